@@ -1,0 +1,65 @@
+# Every target makes what it needs: the first one run on a fresh machine sets everything up.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+CLUSTER ?= auto
+KEEP ?=
+PYTEST_ARGS ?=
+
+.PHONY: help venv demo test lint format gen gen-check e2e bench lock clean down
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  CLUSTER=local|kind|current  where demo and tests run (default: kind if a Docker engine answers, else local)"
+	@echo "  KEEP=1                      make demo leaves the cluster up"
+
+venv: $(STAMP) ## Make the virtual environment from the lock
+
+$(STAMP): requirements/dev.txt pyproject.toml tools/venv.sh
+	@bash tools/venv.sh $(VENV)
+	@touch $@
+
+demo: $(STAMP) ## Train a model on a real cluster, hit it twice, see it resume: the main job
+	@$(PY) -m demo --cluster $(CLUSTER) $(if $(KEEP),--keep)
+
+test: $(STAMP) ## Everything that is tested: lint, drift, test tiers 0 to 4
+	@bash tools/test.sh
+
+lint: $(STAMP) ## Format, style, types, borders
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports --no-cache
+
+format: $(STAMP) ## Format and fix what can be fixed
+	@$(VENV)/bin/ruff format .
+	@$(VENV)/bin/ruff check --fix .
+
+gen: $(STAMP) ## Generate CRD, schema and reference from the models
+	@$(PY) -m tpujob_operator.api.crd
+
+gen-check: $(STAMP) ## Fail if something generated differs from its source
+	@$(PY) -m tpujob_operator.api.crd --check
+
+e2e: $(STAMP) ## Only the end-to-end tests, on real nodes and containers
+	@$(PY) -m pytest -m e2e $(PYTEST_ARGS)
+
+bench: $(STAMP) ## Benchmarks, printed as ratios
+	@$(PY) -m bench
+
+lock: $(STAMP) ## Resolve the dependencies anew into requirements/
+	@bash tools/lock.sh $(VENV)
+
+down: $(STAMP) ## Take down the cluster that demo KEEP=1 left up
+	@$(PY) -m localcluster down --name demo
+
+clean: ## Remove what was made here (machine-wide caches stay)
+	@[ ! -x $(PY) ] || $(PY) -m localcluster down --name demo || true
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find . -name __pycache__ -prune -exec rm -rf {} +

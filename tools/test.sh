@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Lint, drift checks and all test tiers; the last line is pytest's own count.
+set -euo pipefail
+started=$SECONDS
+say() { printf '\n== [%4ds] %s\n' $((SECONDS - started)) "$*"; }
+say "lint: format, style, types, borders"
+make lint
+say "drift: everything generated agrees with its source"
+make gen-check
+say "tests: core, contracts, control plane, trainer, end to end"
+.venv/bin/python -m pytest ${PYTEST_ARGS:-}
