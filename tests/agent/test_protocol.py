@@ -1,0 +1,108 @@
+"""The contract between agent, coordinator and operator."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tpujob_agent import protocol
+from tpujob_agent.protocol import CoordinatorConfig, Event, EventKind, Message, ProtocolError
+
+_STEP = st.integers(min_value=0, max_value=2**53)
+_LOSSES = st.lists(st.tuples(_STEP.map(float), st.floats(allow_nan=False)).map(list), max_size=5)
+_OF_FIELD = {
+    "int": st.integers(),
+    "str": st.text(max_size=40),
+    "int | None": st.none() | st.integers(),
+    "ProcessState": st.sampled_from(protocol.ProcessState),
+    "Phase": st.sampled_from(protocol.Phase),
+    "list[list[float]]": _LOSSES,
+}
+
+
+def _messages(cls: type[Message]) -> st.SearchStrategy[Message]:
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type] # every message is a dataclass
+    return st.builds(cls, **{field.name: _OF_FIELD[str(field.type)] for field in fields})
+
+
+MESSAGES = [
+    protocol.Hello,
+    protocol.Report,
+    protocol.Leaving,
+    protocol.Run,
+    protocol.Stop,
+    protocol.Save,
+    protocol.Finish,
+    protocol.Refused,
+]
+
+
+@given(st.one_of([_messages(cls) for cls in MESSAGES]))
+def test_every_message_survives_the_wire(message: Message) -> None:
+    """Decoding what was encoded gives the same message, on one line."""
+    line = protocol.encode(message)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert protocol.decode(line) == message
+
+
+def test_unknown_keys_are_ignored() -> None:
+    """A newer peer may say more than this one understands."""
+    raw = json.loads(protocol.encode(protocol.Leaving(1, 2))) | {"mood": "fine"}
+    assert protocol.decode(json.dumps(raw).encode()) == protocol.Leaving(1, 2)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"\n",
+        b"GET / HTTP/1.1",
+        b"[]",
+        b"null",
+        b'"hello"',
+        b"{}",
+        b'{"type": "bogus"}',
+        b'{"type": ["hello"]}',
+        b'{"type": "leaving"}',
+        b'{"type": "leaving", "sent_at_ms": "now", "grace_ms": 1}',
+        b'{"type": "leaving", "sent_at_ms": true, "grace_ms": 1}',
+        b'{"type": "leaving", "sent_at_ms": 1.5, "grace_ms": 1}',
+        b'{"type": "stop", "generation": 1, "reason": null}',
+        b'{"type": "report", "sent_at_ms": 1, "state": "dancing", "generation": 1}',
+        b'{"type": "report", "sent_at_ms": 1, "state": "idle", "generation": 1, "losses": [[1]]}',
+        b'{"type": "report", "sent_at_ms": 1, "state": "idle", "generation": 1, "losses": 3}',
+        b"\xff\xfe\x00",
+        b"[" * 100_000,
+    ],
+)
+def test_garbage_is_refused(line: bytes) -> None:
+    """Whatever else comes raises the one error that both ends handle."""
+    with pytest.raises(ProtocolError):
+        protocol.decode(line)
+
+
+def test_events_survive_the_way_over_http() -> None:
+    """An event's JSON gives the event again, and an unknown kind is refused."""
+    event = Event(3, 1000, EventKind.PHASE, {"generation": 1, "phase": "train"})
+    raw = json.loads(json.dumps(event.to_json()))
+    assert Event.from_json(raw) == event
+    with pytest.raises(ProtocolError):
+        Event.from_json(raw | {"kind": "bogus"})
+
+
+def test_equal_configurations_are_equal_text() -> None:
+    """The operator compares configurations as text, so it must not depend on key order."""
+    one = CoordinatorConfig("ns", "j", 1, 2, 0, 2, {"a": 1, "b": 2})
+    other = CoordinatorConfig("ns", "j", 1, 2, 0, 2, {"b": 2, "a": 1})
+    assert one.to_json() == other.to_json()
+    assert CoordinatorConfig.from_json(one.to_json()) == one
+
+
+def test_every_cause_has_a_budget() -> None:
+    """No loss may be free of charge."""
+    assert set(protocol.BUDGET_OF_CAUSE) == set(protocol.Cause)

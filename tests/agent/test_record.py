@@ -1,0 +1,108 @@
+"""The heartbeat record and the client that writes it."""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.agent.rig import ROOT
+from tpujob.record import RING_SIZE, RecordReader, RecordWriter, Snapshot
+from tpujob_agent.protocol import Env, Phase
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the record is."""
+    return tmp_path / "record"
+
+
+def test_what_is_written_is_read(path: Path) -> None:
+    """Every call of a training loop shows in the agent's snapshot."""
+    reader = RecordReader(path, generation=3)
+    assert reader.read() == Snapshot()
+    writer = RecordWriter(path)
+    writer.phase(Phase.RESTORE)
+    writer.restored(40)
+    for step in range(41, 44):
+        writer.step(step, 0.5, 100, 0.002)
+    writer.save_blocked(0.25)
+    writer.committed(42)
+    seen = reader.read()
+    assert seen.pid == os.getpid()
+    assert (seen.phase, seen.restored_step) == (Phase.TRAIN, 40)
+    assert (seen.first_step, seen.step, seen.tokens, seen.input_wait_ms) == (41, 43, 300, 6)
+    assert (seen.committed_step, seen.save_blocked_ms) == (42, 250)
+    assert 0 < seen.phase_at_ms <= seen.first_step_at_ms <= seen.step_at_ms
+    assert seen.committed_at_ms >= seen.step_at_ms
+
+
+def test_the_newest_losses_are_kept(path: Path) -> None:
+    """The ring laps without mixing up steps, and keeps what JSON cannot say."""
+    reader, writer = RecordReader(path, 1), RecordWriter(path)
+    for step in range(1, RING_SIZE + 11):
+        writer.step(step, math.nan if step == RING_SIZE else 1 / step, 0, 0.0)
+    written = reader.read().losses_written
+    assert written == RING_SIZE + 10
+    pairs = reader.losses(0, written)
+    assert [pair[0] for pair in pairs] == list(range(11, RING_SIZE + 11))
+    assert math.isnan(pairs[RING_SIZE - 11][1])
+    assert reader.losses(written - 1, written) == [[RING_SIZE + 10, 1 / (RING_SIZE + 10)]]
+
+
+def test_a_writer_killed_half_way_does_not_stop_the_reader(path: Path) -> None:
+    """A torn section is left out; the others still tell."""
+    reader, writer = RecordReader(path, 1), RecordWriter(path)
+    writer.step(1, None, 0, 0.0)
+    writer.committed(1)
+    with path.open("r+b") as record:
+        record.seek(128)  # the loop section's first counter, as if its last was never reached
+        record.write(struct.pack("=Q", 99))
+    seen = reader.read()
+    assert (seen.step, seen.committed_step) == (0, 1)
+
+
+def test_a_new_generation_starts_empty(path: Path) -> None:
+    """An old trainer that still writes has its own file, which nobody reads any more."""
+    RecordReader(path, 1)
+    old = RecordWriter(path)
+    reader = RecordReader(path, 2)
+    old.step(7, None, 0, 0.0)
+    assert reader.read().step == 0
+
+
+def test_a_save_is_asked_for_at_one_step(path: Path) -> None:
+    """All ranks must answer yes at the same step and at no other."""
+    reader = RecordReader(path, 1)
+    reader.ask_for_save(12)
+    code = "import tpujob; print([s for s in range(20) if tpujob.should_save(s)])"
+    env = {Env.RECORD: str(path), "PYTHONPATH": str(ROOT / "trainer")}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True)
+    assert done.stdout.strip() == b"[12]"
+
+
+@pytest.mark.parametrize("value", [None, "/nowhere/record"])
+def test_without_an_agent_nothing_happens(value: str | None) -> None:
+    """A script runs the same where no agent is, or where its record cannot be opened."""
+    code = (
+        "import tpujob; tpujob.phase('init'); tpujob.restored(0); tpujob.step(1, loss=2.0);"
+        "tpujob.committed(1); tpujob.save_blocked(0.1);"
+        "assert not tpujob.should_save(1); assert tpujob.step_ceiling() is None; print('fine')"
+    )
+    env = {"PYTHONPATH": str(ROOT / "trainer")} | ({Env.RECORD: value} if value else {})
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True)
+    assert done.stdout.strip() == b"fine"
+    assert (b"progress is not reported" in done.stderr) == bool(value)
+
+
+def test_a_misspelt_phase_is_told() -> None:
+    """A typing error in a script raises, also where no agent runs."""
+    import tpujob
+
+    with pytest.raises(ValueError, match="traning"):
+        tpujob.phase("traning")

@@ -1,0 +1,111 @@
+"""The client a training script imports to report progress.
+
+Every call is a no-op where no agent runs, so that a script works the same under
+``python script.py``. A call costs about a microsecond and never blocks or raises
+because of the agent.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from tpujob.record import RecordWriter
+from tpujob_agent.protocol import Env, Phase
+
+__all__ = [
+    "Phase",
+    "committed",
+    "phase",
+    "restored",
+    "save_blocked",
+    "should_save",
+    "step",
+    "step_ceiling",
+]
+
+
+class _Client:
+    """Opens the record at the first call: the fork server imports this module before any exists."""
+
+    def __init__(self) -> None:
+        self._opened = False
+        self._writer: RecordWriter | None = None
+
+    def writer(self) -> RecordWriter | None:
+        """The record, or None without an agent."""
+        if not self._opened:
+            self._opened = True
+            self._writer = _open()
+        return self._writer
+
+
+def _open() -> RecordWriter | None:
+    path = os.environ.get(Env.RECORD)
+    if not path:
+        return None
+    try:
+        return RecordWriter(Path(path))
+    except (OSError, ValueError) as error:
+        print(f"tpujob: progress is not reported: {error}", file=sys.stderr)
+        return None
+
+
+_client = _Client()
+
+
+def phase(name: Phase | str) -> None:
+    """Enter a phase: init, restore, compile, setup, train, finishing.
+
+    Raises:
+        ValueError: there is no phase of this name.
+    """
+    entered = Phase(name)
+    if writer := _client.writer():
+        writer.phase(entered)
+
+
+def restored(step: int) -> None:
+    """The state of checkpoint ``step`` is in memory; 0: a fresh start."""
+    if writer := _client.writer():
+        writer.restored(step)
+
+
+def step(
+    step: int, *, loss: float | None = None, tokens: int = 0, input_wait_s: float = 0.0
+) -> None:
+    """A step has finished. Give ``loss`` as a number that is on the host already.
+
+    Args:
+        step: number of the finished step; the first one of a job is 1.
+        loss: its loss, if known.
+        tokens: tokens it has consumed, over all hosts.
+        input_wait_s: seconds for which the loop waited for data in it.
+    """
+    if writer := _client.writer():
+        writer.step(step, loss, tokens, input_wait_s)
+
+
+def save_blocked(seconds: float) -> None:
+    """The loop was held up by a save for this long."""
+    if writer := _client.writer():
+        writer.save_blocked(seconds)
+
+
+def committed(step: int) -> None:
+    """The checkpoint of ``step`` is durable and can be restored."""
+    if writer := _client.writer():
+        writer.committed(step)
+
+
+def should_save(step: int) -> bool:
+    """Whether the coordinator asks all ranks for a save at this step."""
+    writer = _client.writer()
+    return writer is not None and writer.save_at_step() == step
+
+
+def step_ceiling() -> int | None:
+    """Restore no step above this one; None: no ceiling."""
+    value = os.environ.get(Env.STEP_CEILING, "")
+    return int(value) if value else None

@@ -1,0 +1,217 @@
+"""The heartbeat record: a small shared memory file between a trainer and its agent.
+
+The trainer is the only writer of every section but the header's ``save_at_step``.
+A section starts and ends with the same counter, written in address order by one
+``pack_into``; a reader takes the last counter first, so equal counters mean an
+unbroken section. No lock is shared between the processes: either may die at any time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import mmap
+import os
+import struct
+import threading
+import time
+from pathlib import Path
+
+from tpujob_agent.protocol import Phase
+
+MAGIC = b"TPUJOBR1"
+#: Newest losses kept; an agent reads the record far more often than this many steps.
+RING_SIZE = 512
+
+_HEADER = struct.Struct("=8sQ")  # magic, generation
+_INTEGER = struct.Struct("=q")
+_COUNTER = struct.Struct("=Q")
+_PHASE = struct.Struct("=QqqqQ")  # phase, at_ms, restored_step
+_LOOP = struct.Struct("=QqqqqqqqQ")  # see _LoopFields
+_SAVE = struct.Struct("=QqqqQ")  # committed_step, committed_at_ms, save_blocked_ns
+_ENTRY = struct.Struct("=qd")  # step, loss
+
+_SAVE_AT_OFFSET = 16
+_PID_OFFSET = 24
+_PHASE_OFFSET = 64
+_LOOP_OFFSET = 128
+_SAVE_OFFSET = 256
+_RING_OFFSET = 320
+RECORD_BYTES = _RING_OFFSET + RING_SIZE * _ENTRY.size
+
+_PHASES = list(Phase)
+_NS_PER_MS = 1_000_000
+_NS_PER_S = 1_000_000_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the record says at one moment. Times in milliseconds since the epoch; 0: never."""
+
+    pid: int = 0
+    phase: Phase = Phase.STARTING
+    phase_at_ms: int = 0
+    restored_step: int = -1
+    step: int = 0
+    step_at_ms: int = 0
+    first_step: int = 0
+    first_step_at_ms: int = 0
+    tokens: int = 0
+    input_wait_ms: int = 0
+    losses_written: int = 0
+    committed_step: int = 0
+    committed_at_ms: int = 0
+    save_blocked_ms: int = 0
+
+
+def _now_ms() -> int:
+    return time.time_ns() // _NS_PER_MS
+
+
+def _map(path: Path) -> mmap.mmap:
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return mmap.mmap(descriptor, RECORD_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+class RecordReader:
+    """The agent's side: makes the file, reads it, and asks for saves."""
+
+    def __init__(self, path: Path, generation: int) -> None:
+        path.unlink(missing_ok=True)  # an old trainer may still have the old file mapped
+        path.write_bytes(_HEADER.pack(MAGIC, generation).ljust(RECORD_BYTES, b"\0"))
+        self._memory = _map(path)
+        _PHASE.pack_into(self._memory, _PHASE_OFFSET, 0, 0, 0, -1, 0)
+
+    def read(self) -> Snapshot:
+        """The newest consistent state; parts that never come to rest are left at their start."""
+        pid = _INTEGER.unpack_from(self._memory, _PID_OFFSET)[0]
+        phase, phase_at, restored = self._section(_PHASE, _PHASE_OFFSET) or (0, 0, -1)
+        loop = self._section(_LOOP, _LOOP_OFFSET) or (0,) * 7
+        committed, committed_at, blocked_ns = self._section(_SAVE, _SAVE_OFFSET) or (0, 0, 0)
+        return Snapshot(
+            pid=pid,
+            phase=_PHASES[phase],
+            phase_at_ms=phase_at,
+            restored_step=restored,
+            step=loop[0],
+            step_at_ms=loop[1],
+            first_step=loop[2],
+            first_step_at_ms=loop[3],
+            tokens=loop[4],
+            input_wait_ms=loop[5] // _NS_PER_MS,
+            losses_written=loop[6],
+            committed_step=committed,
+            committed_at_ms=committed_at,
+            save_blocked_ms=blocked_ns // _NS_PER_MS,
+        )
+
+    def _section(self, layout: struct.Struct, offset: int) -> tuple[int, ...] | None:
+        for _ in range(1000):
+            end = _COUNTER.unpack_from(self._memory, offset + layout.size - _COUNTER.size)[0]
+            values = layout.unpack_from(self._memory, offset)
+            if values[0] == end == values[-1]:
+                return values[1:-1]
+        return None  # the writer was killed between two words: its last state is lost
+
+    def losses(self, after: int, until: int) -> list[list[float]]:
+        """``[step, loss]`` pairs number ``after`` … ``until - 1``, as far as still kept."""
+        first = max(after, until - RING_SIZE)
+        places = (_RING_OFFSET + (i % RING_SIZE) * _ENTRY.size for i in range(first, until))
+        return [list(_ENTRY.unpack_from(self._memory, place)) for place in places]
+
+    def ask_for_save(self, step: int) -> None:
+        """Have ``tpujob.should_save(step)`` answer yes."""
+        _INTEGER.pack_into(self._memory, _SAVE_AT_OFFSET, step)
+
+    def close(self) -> None:
+        """Drop the mapping; a trainer that still has its own is not disturbed."""
+        self._memory.close()
+
+
+class RecordWriter:
+    """The trainer's side. ``step`` belongs to one thread; all else may come from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._memory = _map(path)
+        if self._memory[: len(MAGIC)] != MAGIC:
+            raise ValueError(f"{path} is not a heartbeat record of this version")
+        self._lock = threading.Lock()
+        self._phase, self._phase_at_ms, self._restored_step = Phase.STARTING, 0, -1
+        self._steps, self._first_step, self._first_step_at_ms = 0, 0, 0
+        self._tokens, self._input_wait_ns, self._losses = 0, 0, 0
+        self._committed_step, self._committed_at_ms, self._blocked_ns = 0, 0, 0
+        self._changes = 0
+        _INTEGER.pack_into(self._memory, _PID_OFFSET, os.getpid())
+
+    def phase(self, phase: Phase) -> None:
+        """The program enters a phase now."""
+        with self._lock:
+            self._phase, self._phase_at_ms = phase, _now_ms()
+            self._write_phase()
+
+    def restored(self, step: int) -> None:
+        """The state of ``step`` is in memory; 0: a fresh start."""
+        with self._lock:
+            self._restored_step = step
+            self._write_phase()
+
+    def _write_phase(self) -> None:
+        self._changes += 1
+        fields = (_PHASES.index(self._phase), self._phase_at_ms, self._restored_step)
+        _PHASE.pack_into(self._memory, _PHASE_OFFSET, self._changes, *fields, self._changes)
+
+    def step(self, step: int, loss: float | None, tokens: int, input_wait_s: float) -> None:
+        """A step has finished; about a microsecond."""
+        now_ms = time.time_ns() // _NS_PER_MS
+        self._steps = number = self._steps + 1
+        if number == 1:
+            self._begin(step, now_ms)
+        if loss is not None:
+            place = _RING_OFFSET + (self._losses % RING_SIZE) * _ENTRY.size
+            _ENTRY.pack_into(self._memory, place, step, loss)
+            self._losses += 1
+        self._tokens += tokens
+        if input_wait_s:
+            self._input_wait_ns += int(input_wait_s * _NS_PER_S)
+        _LOOP.pack_into(
+            self._memory,
+            _LOOP_OFFSET,
+            number,
+            step,
+            now_ms,
+            self._first_step,
+            self._first_step_at_ms,
+            self._tokens,
+            self._input_wait_ns,
+            self._losses,
+            number,
+        )
+
+    def _begin(self, step: int, now_ms: int) -> None:
+        self._first_step, self._first_step_at_ms = step, now_ms
+        if self._phase.order < Phase.TRAIN.order:
+            self.phase(Phase.TRAIN)
+
+    def save_blocked(self, seconds: float) -> None:
+        """The loop was held up by a save for this long."""
+        with self._lock:
+            self._blocked_ns += int(seconds * _NS_PER_S)
+            self._write_save()
+
+    def committed(self, step: int) -> None:
+        """The checkpoint of ``step`` is durable."""
+        with self._lock:
+            self._committed_step, self._committed_at_ms = step, _now_ms()
+            self._write_save()
+
+    def _write_save(self) -> None:
+        self._changes += 1
+        fields = (self._committed_step, self._committed_at_ms, self._blocked_ns)
+        _SAVE.pack_into(self._memory, _SAVE_OFFSET, self._changes, *fields, self._changes)
+
+    def save_at_step(self) -> int:
+        """The step at which the coordinator wants a save; 0: none."""
+        step: int = _INTEGER.unpack_from(self._memory, _SAVE_AT_OFFSET)[0]
+        return step

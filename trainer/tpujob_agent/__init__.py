@@ -1,0 +1,1 @@
+"""The agent: process 1 of every worker container. Standard library only."""

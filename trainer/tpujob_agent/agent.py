@@ -1,0 +1,396 @@
+"""The agent's loop: obeys the coordinator, watches the trainer, never blocks."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import uuid
+
+from tpujob_agent import processes, protocol
+from tpujob_agent.child import Start
+from tpujob_agent.command import Kind, Program
+from tpujob_agent.launcher import Answer, Launcher
+from tpujob_agent.output import Output
+from tpujob_agent.protocol import Env, ProcessState, Report
+from tpujob_agent.settings import Settings
+from tpujob_agent.stream import Stream
+from tpujob_agent.trainer import Exit, Trainer, now_ms, record_path
+
+#: How often the record is read while a trainer runs; about 10 µs each.
+LOOK_INTERVAL_S = 0.05
+#: Exit code of a process that SIGTERM ended; never 0, which would complete the pod.
+TERMINATED = 128 + signal.SIGTERM
+#: A refused agent asks again after this long: the coordinator may be a newer one by then.
+REFUSED_WAIT_S = 5.0
+#: How long the last words may take on the way out.
+GOODBYE_S = 1.0
+
+
+def log(message: str) -> None:
+    """One line on standard error, recognisable among the trainer's output."""
+    print(f"tpujob-agent: {message}", file=sys.stderr, flush=True)
+
+
+class Agent:
+    """Runs one pod's trainers, one generation after the other."""
+
+    def __init__(self, settings: Settings, program: Program) -> None:
+        self._settings = settings
+        self._incarnation = uuid.uuid4().hex
+        self._newest = 0  # generation
+        self._next_run: protocol.Run | None = None
+        self._trainer: Trainer | None = None
+        self._exit_code: int | None = None
+        self._told_to_leave = False
+        self._is_leaving = False
+        self._is_throttled = False
+        self._reported: tuple[object, ...] = ()
+        self._report_at = 0.0
+        self._refusal = ""
+        self._connection_problem = ""
+        self._signals, self._wake = socket.socketpair()
+        self._signals.setblocking(False)
+        self._wake.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._signals, selectors.EVENT_READ, self._on_wake)
+        self._stream = Stream(settings.host, settings.port, self._wake_up)
+        self._launcher = self._launch(program)
+
+    # ---- loop
+
+    def run(self) -> int:
+        """Serve until the coordinator or a signal says stop; returns the exit code."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # A handler runs between any two bytecodes: it may set a flag and no more.
+            signal.signal(number, lambda *_: setattr(self, "_told_to_leave", True))
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        try:
+            while not self._is_done():
+                self._once()
+            return self._say_goodbye()
+        finally:
+            self._launcher.close()
+            record_path(self._settings.run_dir, self._settings.pod).unlink(missing_ok=True)
+
+    def _is_done(self) -> bool:
+        is_alive = self._trainer is not None and self._trainer.is_alive
+        return self._exit_code is not None and not is_alive
+
+    def _once(self) -> None:
+        for key, _ in self._selector.select(self._timeout_s()):
+            key.data()
+        self._reap()
+        if self._told_to_leave and not self._is_leaving:
+            self._leave()
+        self._unthrottle()
+        if self._stream.connect():
+            self._greet()
+        self._log_connection()
+        self._report_if_due()
+
+    def _timeout_s(self) -> float:
+        trainer = self._trainer
+        if (trainer and trainer.is_alive) or self._stream.socket is None:
+            return LOOK_INTERVAL_S
+        return max(0.0, self._report_at - time.monotonic())
+
+    def _wake_up(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._wake.send(b"\0")
+
+    def _on_wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._signals.recv(4096)
+
+    def _reap(self) -> None:
+        """Collect orphans, as PID 1 must; the fork server is told of by its socket."""
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+    # ---- fork server
+
+    def _launch(self, program: Program) -> Launcher:
+        launcher = Launcher(program, self._settings.preload)
+        self._selector.register(launcher, selectors.EVENT_READ, self._on_launcher)
+        return launcher
+
+    def _on_launcher(self) -> None:
+        for answer in self._launcher.answers():
+            if answer.event == "ready":
+                _log_ready(answer)
+            elif answer.event == "started":
+                self._on_started(answer.details["pid"])
+            elif answer.event == "exited":
+                code, number = processes.exit_of(answer.details["status"])
+                killed = bool(answer.details["killed"])
+                self._on_exit(Exit(code, number, answer.details["at_ms"], is_stop=killed))
+            else:
+                self._on_fork_server_gone()
+
+    def _on_started(self, pid: int) -> None:
+        if self._trainer:
+            self._trainer.pid = pid
+            self._trainer.output.close_writer()
+            (self._settings.run_dir / "trainer.pid").write_text(f"{pid}\n")
+
+    def _on_fork_server_gone(self) -> None:
+        was_ready, program = self._launcher.is_ready, self._launcher.program
+        self._selector.unregister(self._launcher)
+        self._launcher.close()
+        if not was_ready and program.kind is Kind.EXEC:
+            log("this Python cannot run the fork server; giving up")
+            self._exit_code = 1
+        elif not was_ready:
+            log("the fork server did not start under the program's Python: exec instead of fork")
+            program = program.as_exec()
+        else:
+            log("the fork server has died: starting another one")
+        if self._trainer and self._trainer.is_alive:
+            # The kernel has killed the trainer with it (PR_SET_PDEATHSIG).
+            stop = self._trainer.is_stopping
+            self._on_exit(Exit(signal=signal.SIGKILL, at_ms=now_ms(), is_stop=stop))
+        if self._exit_code is None:
+            self._launcher = self._launch(program)
+
+    # ---- trainer
+
+    def _start_if_free(self) -> None:
+        run, trainer = self._next_run, self._trainer
+        if run is not None and self._exit_code is None and not (trainer and trainer.is_alive):
+            self._next_run = None
+            self._start(run)
+
+    def _start(self, run: protocol.Run) -> None:
+        self._newest = run.generation
+        if self._trainer:
+            self._trainer.close()
+        settings = self._settings
+        settings.run_dir.mkdir(parents=True, exist_ok=True)
+        record = record_path(settings.run_dir, settings.pod)
+        output = Output(sys.stdout.fileno(), settings.progress_pattern)
+        trainer = self._trainer = Trainer(run.generation, record, output)
+        if run.process_id == 0 and (problem := _port_problem(run.leader)):
+            output.close_writer()
+            trainer.end(Exit(at_ms=now_ms(), killed_by_agent=problem))
+            return
+        self._selector.register(output, selectors.EVENT_READ, self._on_output)
+        start = Start(
+            generation=run.generation,
+            program=self._launcher.program,
+            env=_environment(run, str(record)),
+            wait_for=run.leader if run.process_id else "",
+        )
+        self._launcher.start(start, output.writer)
+
+    def _on_output(self) -> None:
+        trainer = self._trainer
+        if trainer is None:
+            return
+        is_open = trainer.output.pump()
+        self._is_throttled = is_open and trainer.output.is_stuck
+        if not is_open or self._is_throttled:
+            self._selector.unregister(trainer.output)
+
+    def _unthrottle(self) -> None:
+        """Give a slow log what it takes, and read on when there is room again."""
+        trainer = self._trainer
+        if trainer is None or not trainer.output.has_backlog:
+            return
+        trainer.output.flush()
+        if self._is_throttled and trainer.is_alive and not trainer.output.is_stuck:
+            self._is_throttled = False
+            self._selector.register(trainer.output, selectors.EVENT_READ, self._on_output)
+
+    def _stop(self) -> None:
+        if self._trainer and self._trainer.is_alive and not self._trainer.is_stopping:
+            self._trainer.is_stopping = True
+            self._launcher.kill()
+
+    def _on_exit(self, result: Exit) -> None:
+        trainer = self._trainer
+        if trainer is None or not trainer.is_alive:
+            return
+        trainer.end(result)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(trainer.output)
+        processes.kill_strays(self._launcher.process.pid)
+        processes.remove_leftovers()
+        (self._settings.run_dir / "trainer.pid").unlink(missing_ok=True)
+        self._start_if_free()
+
+    # ---- coordinator
+
+    def _greet(self) -> None:
+        settings = self._settings
+        socket_ = self._stream.socket
+        if socket_ is None:
+            return
+        self._selector.register(socket_, selectors.EVENT_READ, self._on_message)
+        hello = protocol.Hello(
+            token=settings.token,
+            slice=settings.slice,
+            host=settings.host_index,
+            pod=settings.pod,
+            node=settings.node,
+            ip=settings.ip,
+            incarnation=self._incarnation,
+            sent_at_ms=now_ms(),
+            attempt=settings.attempt,
+        )
+        if self._trainer:
+            self._trainer.resend()
+        self._reported = ()
+        self._send(hello)
+
+    def _log_connection(self) -> None:
+        """Say once what is wrong, and once that it is over."""
+        error = self._stream.last_error
+        if error and not self._connection_problem:
+            name = f"{self._settings.host}:{self._settings.port}"
+            log(f"no connection to the coordinator {name} ({error}); trying on")
+        elif self._connection_problem and self._stream.socket is not None:
+            log("connected to the coordinator again")
+        elif self._connection_problem:
+            return
+        self._connection_problem = error
+
+    def _on_message(self) -> None:
+        for message in self._stream.receive():
+            self._obey(message)
+        self._forget_closed()
+
+    def _forget_closed(self) -> None:
+        """Drop closed sockets from the selector, which knows them by number only."""
+        keys = list(self._selector.get_map().values())
+        for key in keys:
+            if key.data == self._on_message and key.fileobj is not self._stream.socket:
+                self._selector.unregister(key.fileobj)
+
+    def _obey(self, message: protocol.Message) -> None:
+        trainer = self._trainer
+        if isinstance(message, protocol.Run):
+            if message.generation > self._newest and self._exit_code is None:
+                self._next_run = message
+                self._stop()  # the coordinator has ended what may still be running
+            self._start_if_free()
+            self._report_at = 0.0  # a refusal shows as a report of the newer state
+        elif isinstance(message, protocol.Stop):
+            if self._next_run and self._next_run.generation <= message.generation:
+                self._next_run = None
+            if trainer and trainer.generation <= message.generation:
+                self._stop()
+            self._report_at = 0.0
+        elif isinstance(message, protocol.Save):
+            if trainer and trainer.is_alive and trainer.generation == message.generation:
+                trainer.ask_for_save(message.step)
+        elif isinstance(message, protocol.Finish):
+            log(f"finished: {message.reason}")
+            self._exit_code = message.exit_code
+            self._stop()
+        elif isinstance(message, protocol.Refused):
+            self._on_refused(message.reason)
+
+    def _on_refused(self, reason: str) -> None:
+        if reason != self._refusal:
+            log(f"the coordinator refuses this agent: {reason}")
+        self._refusal = reason
+        self._stream.close(reason)
+        self._stream.wait(REFUSED_WAIT_S)
+
+    def _report_if_due(self) -> None:
+        look = self._trainer.look() if self._trainer else (self._newest,)
+        is_due = time.monotonic() >= self._report_at
+        if self._trainer and self._trainer.has_many_losses:
+            is_due = True
+        if look == self._reported and not is_due:
+            self._stream.flush()
+            self._forget_closed()
+            return
+        self._reported = look
+        self._report_at = time.monotonic() + protocol.REPORT_INTERVAL_S
+        if self._stream.socket is not None:
+            self._send(self._report())
+
+    def _report(self) -> Report:
+        if self._trainer:
+            return self._trainer.report()
+        return Report(now_ms(), ProcessState.IDLE, self._newest)
+
+    def _send(self, message: protocol.Message) -> None:
+        self._stream.send(message)
+        self._forget_closed()
+
+    def _leave(self) -> None:
+        """SIGTERM: kubelet wants the pod gone."""
+        self._is_leaving = True
+        log("SIGTERM: leaving")
+        self._exit_code = TERMINATED
+        self._send(protocol.Leaving(now_ms(), self._settings.grace_s * 1000))
+        self._stop()
+
+    def _say_goodbye(self) -> int:
+        """Deliver the last report and the last output, as far as anybody takes them."""
+        self._report_at = 0.0
+        self._report_if_due()
+        deadline = time.monotonic() + GOODBYE_S
+        while time.monotonic() < deadline:
+            backlog = self._trainer is not None and self._trainer.output.has_backlog
+            if not self._stream.wants_write and not backlog:
+                break
+            self._stream.flush()
+            if self._trainer:
+                self._trainer.output.flush()
+            time.sleep(0.01)
+        self._stream.close("leaving")
+        return self._exit_code or 0
+
+
+def _log_ready(answer: Answer) -> None:
+    details = answer.details
+    for module, reason in details["failed"].items():
+        log(f"cannot preload {module} ({reason}); going on without it")
+    if details["threads"] > 1:
+        log(f"the fork server has {details['threads']} threads after preloading: forks may hang")
+    log(f"ready to fork trainers after {details['seconds']:.2f} s of imports")
+
+
+def _environment(run: protocol.Run, record: str) -> dict[str, str]:
+    ceiling = "" if run.step_ceiling is None else str(run.step_ceiling)
+    megascale = {  # libtpu's own names, where the operator has set them for several slices
+        "MEGASCALE_SLICE_ID": str(run.slice_id),
+        "MEGASCALE_NUM_SLICES": str(run.num_slices),
+        "MEGASCALE_COORDINATOR_ADDRESS": run.leader.rpartition(":")[0],
+    }
+    return {name: value for name, value in megascale.items() if name in os.environ} | {
+        Env.RECORD: record,
+        Env.GENERATION: str(run.generation),
+        Env.SLICE_ID: str(run.slice_id),
+        Env.NUM_SLICES: str(run.num_slices),
+        Env.STEP_CEILING: ceiling,
+        Env.JAX_COORDINATOR_ADDRESS: run.leader,
+        Env.JAX_NUM_PROCESSES: str(run.num_processes),
+        Env.JAX_PROCESS_ID: str(run.process_id),
+    }
+
+
+def _port_problem(leader: str) -> str:
+    """Why the leader cannot listen on its port; empty when it can."""
+    port = int(leader.rpartition(":")[2])
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("", port))
+            probe.listen(1)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return f"port {port} of the leader is in use by another process"
+        return f"cannot listen on the leader's port {port}: {error}"
+    return ""

@@ -1,0 +1,111 @@
+"""The trainer's output: passed on to the container's log, its end kept, progress read from it."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import time
+
+TAIL_BYTES = 4096
+#: A pipe that polls writable takes at least this much without blocking (PIPE_BUF).
+_CHUNK_BYTES = 4096
+_READ_BYTES = 65_536
+#: With more than this waiting for a slow log, the trainer's pipe is no longer read.
+_BACKLOG_BYTES = 1 << 20
+
+
+class Output:
+    """Passes one trainer's output on. Never blocks the agent."""
+
+    def __init__(self, log: int, pattern: re.Pattern[bytes] | None = None) -> None:
+        self._log = log
+        self._pattern = pattern
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        self._backlog = bytearray()
+        self._line = b""
+        self._tail = bytearray()
+        self.step = 0
+        self.step_at_ms = 0
+
+    def fileno(self) -> int:
+        """For a selector: readable when there is output."""
+        return self._read
+
+    @property
+    def writer(self) -> int:
+        """Descriptor for the trainer; see ``close_writer``."""
+        return self._write
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the log takes nothing and the backlog is full."""
+        return len(self._backlog) >= _BACKLOG_BYTES
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether output still waits for the log to take it."""
+        return bool(self._backlog)
+
+    @property
+    def tail(self) -> str:
+        """The newest output, at most ``TAIL_BYTES``."""
+        return self._tail.decode(errors="replace")
+
+    def close_writer(self) -> None:
+        """Drop the agent's copy of the trainer's end."""
+        if self._write >= 0:
+            os.close(self._write)
+            self._write = -1
+
+    def pump(self) -> bool:
+        """Pass on what is there; False at the end of the output."""
+        is_open = True
+        while not self.is_stuck:
+            try:
+                data = os.read(self._read, _READ_BYTES)
+            except BlockingIOError:
+                break
+            if not data:
+                is_open = False
+                break
+            self._take(data)
+            if len(data) < _READ_BYTES:
+                break
+        self.flush()
+        return is_open
+
+    def _take(self, data: bytes) -> None:
+        self._backlog += data
+        self._tail += data
+        del self._tail[:-TAIL_BYTES]
+        if self._pattern is None:
+            return
+        *lines, self._line = (self._line + data).split(b"\n")
+        self._line = self._line[-TAIL_BYTES:]
+        for line in lines:
+            if found := self._pattern.search(line):
+                self._progress(found["step"])
+
+    def _progress(self, text: bytes) -> None:
+        if text.isdigit():
+            self.step, self.step_at_ms = int(text), time.time_ns() // 1_000_000
+
+    def flush(self) -> None:
+        """Give the log what it takes without blocking."""
+        while self._backlog and _is_writable(self._log):
+            try:
+                written = os.write(self._log, self._backlog[:_CHUNK_BYTES])
+            except OSError:  # nobody reads the log any more; training is worth more
+                written = len(self._backlog)
+            del self._backlog[:written]
+
+    def close(self) -> None:
+        """Drop the pipe; what strays still write is lost."""
+        self.close_writer()
+        os.close(self._read)
+
+
+def _is_writable(descriptor: int) -> bool:
+    return bool(select.select((), (descriptor,), (), 0)[1])

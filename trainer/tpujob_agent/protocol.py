@@ -1,0 +1,400 @@
+"""The contract between agent, coordinator and operator: messages, events, exit codes.
+
+This module is the single definition of everything that crosses a process
+border inside a job. It holds data and names only, so that every side can
+import it: the agent (any image, standard library only), the coordinator and
+the operator.
+
+Agents hold one TCP stream to the coordinator, newline-delimited JSON in both
+directions. The first line an agent sends is a ``Hello``. The coordinator's
+timeline (``Event``) is read over HTTP, see ``TIMELINE_PATH``.
+
+All times are integer milliseconds since the Unix epoch (``*_at_ms``) or
+integer milliseconds (``*_ms``), so that sums are exact.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+from tpujob_agent.environment import Env as Env  # noqa: PLC0414 - part of the contract
+from tpujob_agent.text import Text
+
+PROTOCOL_VERSION = 1
+
+#: Ports of the coordinator pod: agents' stream, and HTTP for operator and Prometheus.
+AGENT_PORT = 7077
+HTTP_PORT = 7078
+#: JAX's own coordination service of generation ``g`` listens on the leader's port
+#: ``JAX_PORT_BASE + g % JAX_PORT_SPAN``, so that no generation meets its predecessor's.
+JAX_PORT_BASE = 20_000
+JAX_PORT_SPAN = 10_000
+
+#: HTTP paths of the coordinator. The token travels in ``TOKEN_HEADER``, because
+#: the API server's proxy strips ``Authorization``.
+#: ?epoch=EPOCH&after=SEQ&wait_s=SECONDS
+#: → {"events": [...], "epoch": str, "last": SEQ, "nowMs": int}
+#: nowMs is a watermark: a reader that has read up to ``last`` knows every event before it.
+#: An epoch that is not the coordinator's is served from the first event on.
+TIMELINE_PATH = "/v1/timeline"
+STATE_PATH = "/v1/state"  # → the current world, for people and the CLI
+LOSSES_PATH = "/v1/losses"  # ?after=STEP → {"losses": [[step, loss], ...]}
+METRICS_PATH = "/metrics"  # no token: Prometheus text format
+HEALTH_PATH = "/healthz"  # no token
+TOKEN_HEADER = "Tpujob-Token"  # noqa: S105 - a header's name, not a secret
+
+#: A member that has been silent this long is lost (its stream may still be open: power cut).
+MEMBER_TIMEOUT_S = 5.0
+#: An agent reports at once on change, and at least this often.
+REPORT_INTERVAL_S = 1.0
+
+
+class ExitCode(enum.IntEnum):
+    """Exit codes of a trainer that the agent gives a meaning; others are the program's own."""
+
+    DONE = 0
+    PEER_LOST = 17
+    PREEMPTED = 42
+    CHECKPOINT_BAD = 65
+    STALLED = 70
+
+
+class Phase(Text):
+    """What a trainer process does, in the order in which a start passes through them."""
+
+    STARTING = "starting"  # process exists, program not reported yet (imports)
+    INIT = "init"  # distributed runtime and devices
+    RESTORE = "restore"
+    COMPILE = "compile"
+    SETUP = "setup"  # the rest before the first step
+    TRAIN = "train"
+    FINISHING = "finishing"  # last save, clean exit
+
+    @property
+    def order(self) -> int:
+        """Position in a start; a world is as far as its least advanced process."""
+        return list(Phase).index(self)
+
+
+class ProcessState(Text):
+    """State of an agent's trainer process."""
+
+    IDLE = "idle"  # no process; ready for a generation
+    RUNNING = "running"
+    EXITED = "exited"  # ended by itself, see exit_code and signal
+    STOPPED = "stopped"  # ended because the coordinator said so
+
+
+class Cause(Text):
+    """Why a generation ended. Every cause has its own budget (see Budget)."""
+
+    PROCESS = "process"  # a trainer was killed or crashed by a signal
+    USER_ERROR = "userError"  # a trainer exited non-zero by itself
+    HANG = "hang"  # exit code 70, or no progress
+    CHECKPOINT = "checkpoint"  # exit code 65
+    PREEMPTION = "preemption"  # SIGTERM reached the pod: deletion, drain, preemption
+    NODE = "node"  # the member fell silent, or its agent came back as another incarnation
+    COORDINATOR = "coordinator"
+
+
+class Budget(Text):
+    """Restart budgets of ``spec.recovery.budgets``."""
+
+    USER_ERROR = "userError"
+    PROCESS = "process"
+    INFRASTRUCTURE = "infrastructure"
+    NO_PROGRESS = "noProgress"
+
+
+BUDGET_OF_CAUSE: dict[Cause, Budget] = {
+    Cause.PROCESS: Budget.PROCESS,
+    Cause.USER_ERROR: Budget.USER_ERROR,
+    Cause.HANG: Budget.PROCESS,
+    Cause.CHECKPOINT: Budget.PROCESS,
+    Cause.PREEMPTION: Budget.INFRASTRUCTURE,
+    Cause.NODE: Budget.INFRASTRUCTURE,
+    Cause.COORDINATOR: Budget.INFRASTRUCTURE,
+}
+
+
+class EventKind(Text):
+    """Kinds of timeline events, with the keys of their ``data``."""
+
+    COORDINATOR_STARTED = "coordinatorStarted"  # {}
+    MEMBER_JOINED = "memberJoined"  # slice, host, node, pod, ip
+    MEMBER_LEFT = "memberLeft"  # slice, host, node, pod, reason
+    MEMBERS_COMPLETE = "membersComplete"  # hosts; every wanted member is present
+    # GENERATION_STARTED: generation, hosts, slices, leader, adopted (a new coordinator found it
+    #   running)
+    GENERATION_STARTED = "generationStarted"
+    PHASE = "phase"  # generation, phase (of the least advanced process), sinceAtMs
+    RESTORED = "restored"  # generation, step (0: fresh start); cuts unsettled steps
+    # PROGRESS: generation, firstStep, lastStep, endedAtMs, loss (null: not finite or none), and
+    #   inputWaitMs, saveBlockedMs, tokens of these steps
+    PROGRESS = "progress"
+    COMMITTED = "committed"  # step, committedAtMs
+    # LOSS: generation, cause, slice, host, node, pod, exitCode, signal, onsetAtMs (fault began),
+    #   detectedAtMs (Stop was sent; the event itself may wait for the culprit), step, message
+    LOSS = "loss"
+    GENERATION_STOPPED = "generationStopped"  # generation; the last old process is gone
+    BACKOFF = "backoff"  # untilAtMs, cause
+    DRAINING = "draining"  # slice, host, node, pod, graceMs
+    FINISHED = "finished"  # step; every trainer exited 0
+    GAVE_UP = "gaveUp"  # cause, budget, message; all stopped, the operator ends the job
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Event:
+    """One entry of a job's timeline. ``seq`` starts at 1 and has no gaps within an ``epoch``.
+
+    A coordinator that starts anew has a new epoch and numbers from 1 again.
+    """
+
+    seq: int
+    at_ms: int
+    kind: EventKind
+    data: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """The event as it travels over HTTP."""
+        return {"seq": self.seq, "atMs": self.at_ms, "kind": self.kind.value, "data": self.data}
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Event:
+        """Inverse of ``to_json``.
+
+        Raises:
+            ProtocolError: a key is missing or the kind is unknown.
+        """
+        try:
+            return cls(int(raw["seq"]), int(raw["atMs"]), EventKind(raw["kind"]), dict(raw["data"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ProtocolError(f"not a timeline event: {raw!r} ({error})") from error
+
+
+class ProtocolError(ValueError):
+    """A line that is not a valid message."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CoordinatorConfig:
+    """What the operator tells a coordinator, as JSON in ``Env.COORDINATOR_CONFIG``."""
+
+    namespace: str
+    job: str
+    attempt: int
+    slices: int
+    spares: int
+    hosts_per_slice: int
+    budgets: dict[str, int]  # Budget → restarts allowed; -1: no limit
+    budgets_used: dict[str, int] = dataclasses.field(default_factory=dict)
+    agent_port: int = AGENT_PORT
+    http_port: int = HTTP_PORT
+    jax_port_base: int = JAX_PORT_BASE  # several jobs on one host need ranges of their own
+
+    def to_json(self) -> str:
+        """One line of JSON with sorted keys, so that equal configs are equal strings."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> CoordinatorConfig:
+        """Inverse of ``to_json``."""
+        return cls(**json.loads(text))
+
+
+class Message:
+    """Base of all messages; ``type`` on the wire is the class's ``TYPE``."""
+
+    __slots__ = ()
+    TYPE: ClassVar[str]
+
+
+_MESSAGES: dict[str, type[Message]] = {}
+_M = TypeVar("_M", bound=type[Message])
+
+
+def _message(cls: _M) -> _M:
+    _MESSAGES[cls.TYPE] = cls
+    return cls
+
+
+# ---- agent → coordinator
+
+
+@_message
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hello(Message):
+    """First line of a stream: who the agent is and what it is running right now."""
+
+    TYPE: ClassVar[str] = "hello"
+    token: str
+    slice: int
+    host: int
+    pod: str
+    node: str
+    ip: str
+    incarnation: str  # new for every agent process: a changed one means the container restarted
+    sent_at_ms: int
+    attempt: int = 0  # agents of another attempt are refused
+    protocol: int = PROTOCOL_VERSION
+
+
+@_message
+@dataclasses.dataclass(frozen=True, slots=True)
+class Report(Message):
+    """State of the trainer process: at once on change, else every REPORT_INTERVAL_S.
+
+    Counters (``input_wait_ms`` …) are totals of this generation.
+    """
+
+    TYPE: ClassVar[str] = "report"
+    sent_at_ms: int
+    state: ProcessState
+    generation: int  # 0: none yet
+    phase: Phase = Phase.STARTING
+    phase_at_ms: int = 0
+    step: int = 0  # last finished step of this generation; 0: none
+    step_at_ms: int = 0
+    first_step: int = 0  # first finished step of this generation; 0: none
+    first_step_at_ms: int = 0
+    restored_step: int = -1  # -1: not restored yet; 0: fresh start
+    committed_step: int = 0
+    committed_at_ms: int = 0
+    tokens: int = 0
+    input_wait_ms: int = 0
+    save_blocked_ms: int = 0
+    losses: list[list[float]] = dataclasses.field(
+        default_factory=list
+    )  # [step, loss] since the last report
+    exit_code: int | None = None
+    signal: int | None = None
+    exited_at_ms: int = 0
+    tail: str = ""  # end of the trainer's output, only with EXITED
+    killed_by_agent: str = ""  # reason when the agent's own watchdog killed it
+
+
+@_message
+@dataclasses.dataclass(frozen=True, slots=True)
+class Leaving(Message):
+    """SIGTERM reached the pod: it will be gone within the grace period."""
+
+    TYPE: ClassVar[str] = "leaving"
+    sent_at_ms: int
+    grace_ms: int
+
+
+# ---- coordinator → agent
+
+
+@_message
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run(Message):
+    """Start the trainer of a generation. Agents refuse a generation below their newest."""
+
+    TYPE: ClassVar[str] = "run"
+    generation: int
+    process_id: int
+    num_processes: int
+    slice_id: int
+    num_slices: int
+    leader: str  # ip:port for JAX's coordination service
+    step_ceiling: int | None = None
+
+
+@_message
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stop(Message):
+    """Kill the trainer hard (SIGKILL to its process group) and report STOPPED."""
+
+    TYPE: ClassVar[str] = "stop"
+    generation: int
+    reason: str
+
+
+@_message
+@dataclasses.dataclass(frozen=True, slots=True)
+class Save(Message):
+    """Have the trainer save at ``step`` (the same for all ranks)."""
+
+    TYPE: ClassVar[str] = "save"
+    generation: int
+    step: int
+
+
+@_message
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finish(Message):
+    """The job is over: exit with this code."""
+
+    TYPE: ClassVar[str] = "finish"
+    exit_code: int
+    reason: str
+
+
+@_message
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refused(Message):
+    """The coordinator does not accept this agent (bad token, unknown slice, old protocol)."""
+
+    TYPE: ClassVar[str] = "refused"
+    reason: str
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:  # neither true nor 1.5 is a number of anything here
+        raise TypeError(f"{value!r} is no integer")
+    return value
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no string")
+    return value
+
+
+def _pairs(value: Any) -> list[list[float]]:
+    return [[float(step), float(loss)] for step, loss in value]
+
+
+def _optional(value: Any) -> int | None:
+    return None if value is None else _integer(value)
+
+
+#: By the type that a field is declared with.
+_CONVERTERS: dict[str, Callable[[Any], Any]] = {
+    "int": _integer,
+    "str": _string,
+    "int | None": _optional,
+    "ProcessState": ProcessState,
+    "Phase": Phase,
+    "list[list[float]]": _pairs,
+}
+_FIELDS = {
+    name: {f.name: _CONVERTERS[str(f.type)] for f in dataclasses.fields(cls)}  # type: ignore[arg-type] # every message is a dataclass
+    for name, cls in _MESSAGES.items()
+}
+
+
+def encode(message: Message) -> bytes:
+    """One line of JSON, newline included."""
+    body = {"type": message.TYPE, **dataclasses.asdict(message)}  # type: ignore[call-overload] # every message is a dataclass
+    return json.dumps(body, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> Message:
+    """Inverse of ``encode``; unknown keys are ignored, so that newer peers can add some.
+
+    Raises:
+        ProtocolError: not JSON, unknown type, a missing or malformed field.
+    """
+    try:
+        raw = json.loads(line)
+        fields = _FIELDS[raw["type"]]
+        values = {name: fields[name](value) for name, value in raw.items() if name in fields}
+        return _MESSAGES[raw["type"]](**values)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ProtocolError(f"not a message: {line[:200]!r} ({error})") from error

@@ -1,0 +1,158 @@
+"""One trainer process as the agent sees it, and the reports about it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from tpujob.record import RING_SIZE, RecordReader, Snapshot
+from tpujob_agent.output import Output
+from tpujob_agent.protocol import Phase, ProcessState, Report
+
+#: Report early when this many losses are waiting, so that the ring never laps.
+LOSSES_DUE = RING_SIZE // 2
+
+
+_MEMORY = Path("/dev/shm")  # noqa: S108 - every container has one of its own
+
+
+def now_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def record_path(run_dir: Path, pod: str) -> Path:
+    """Where the record lies: in memory, if there is such a place.
+
+    On a disk, a store into the mapped page can wait for a journal that is busy with a
+    checkpoint. The name is the same for every agent of a pod, so that killed agents leave
+    one small file and not many.
+    """
+    place = f"{pod} {run_dir.resolve()}"
+    name = f"tpujob-{hashlib.sha256(place.encode()).hexdigest()[:16]}"
+    path = _MEMORY / name
+    try:
+        path.touch(0o600)
+    except OSError:
+        return run_dir / "record"
+    return path if path.stat().st_uid == os.getuid() else run_dir / "record"
+
+
+@dataclasses.dataclass(slots=True)
+class Exit:
+    """How a trainer ended."""
+
+    exit_code: int | None = None
+    signal: int | None = None
+    at_ms: int = 0
+    is_stop: bool = False  # the coordinator said so
+    killed_by_agent: str = ""
+
+
+class Trainer:
+    """A trainer from its start on; after its end it stands for the generation's result."""
+
+    def __init__(self, generation: int, record: Path, output: Output) -> None:
+        self.generation = generation
+        self.output = output
+        self.pid = 0  # 0: the fork server has not forked yet
+        self.is_stopping = False
+        self.exit: Exit | None = None
+        self._record = RecordReader(record, generation)
+        self._seen = Snapshot()
+        self._losses_sent = 0
+        self._first_step = (0, 0)  # of a progress pattern
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process exists or is about to."""
+        return self.exit is None
+
+    @property
+    def state(self) -> ProcessState:
+        """State for the report."""
+        if self.exit is None:
+            return ProcessState.RUNNING
+        return ProcessState.STOPPED if self.exit.is_stop else ProcessState.EXITED
+
+    def look(self) -> tuple[Any, ...]:
+        """Read the record; an answer that differs from the last one is worth a report at once."""
+        if self.is_alive:
+            self._seen = self._with_pattern(self._record.read())
+        seen = self._seen
+        return (self.state, seen.phase, seen.restored_step, seen.first_step, seen.committed_step)
+
+    @property
+    def has_many_losses(self) -> bool:
+        """Whether the ring of losses would lap soon."""
+        return self._seen.losses_written - self._losses_sent >= LOSSES_DUE
+
+    def _with_pattern(self, seen: Snapshot) -> Snapshot:
+        """Fill in steps read from the output of a program that does not report."""
+        output = self.output
+        if seen.step or not output.step:
+            return seen
+        if not self._first_step[0]:
+            self._first_step = (output.step, output.step_at_ms)
+        return dataclasses.replace(
+            seen,
+            phase=Phase.TRAIN,
+            phase_at_ms=self._first_step[1],
+            step=output.step,
+            step_at_ms=output.step_at_ms,
+            first_step=self._first_step[0],
+            first_step_at_ms=self._first_step[1],
+        )
+
+    def resend(self) -> None:
+        """Tell a new coordinator all losses that are still there."""
+        self._losses_sent = 0
+
+    def ask_for_save(self, step: int) -> None:
+        """Have the trainer save at ``step``."""
+        self._record.ask_for_save(step)
+
+    def end(self, result: Exit) -> None:
+        """The process has ended: take its last words."""
+        self.output.pump()
+        self._seen = self._with_pattern(self._record.read())
+        self.exit = result
+
+    def report(self) -> Report:
+        """Everything the coordinator wants to know."""
+        seen = self._seen
+        losses = self._record.losses(self._losses_sent, seen.losses_written)
+        self._losses_sent = seen.losses_written
+        result = self.exit or Exit()
+        return Report(
+            sent_at_ms=now_ms(),
+            state=self.state,
+            generation=self.generation,
+            phase=seen.phase,
+            phase_at_ms=seen.phase_at_ms,
+            step=seen.step,
+            step_at_ms=seen.step_at_ms,
+            first_step=seen.first_step,
+            first_step_at_ms=seen.first_step_at_ms,
+            restored_step=seen.restored_step,
+            committed_step=seen.committed_step,
+            committed_at_ms=seen.committed_at_ms,
+            tokens=seen.tokens,
+            input_wait_ms=seen.input_wait_ms,
+            save_blocked_ms=seen.save_blocked_ms,
+            losses=losses,
+            exit_code=result.exit_code,
+            signal=result.signal,
+            exited_at_ms=result.at_ms,
+            tail=self.output.tail if self.state is ProcessState.EXITED else "",
+            killed_by_agent=result.killed_by_agent,
+        )
+
+    def close(self) -> None:
+        """Drop record and pipe."""
+        self._record.close()
+        self.output.close()
