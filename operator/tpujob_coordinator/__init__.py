@@ -1,0 +1,1 @@
+"""The coordinator: one per job, decides who is in the world."""

@@ -1,0 +1,104 @@
+"""``python -m tpujob_coordinator``: serve one job until it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+
+from tpujob_agent.protocol import CoordinatorConfig, Env
+from tpujob_coordinator.core import Core
+from tpujob_coordinator.http import make_app
+from tpujob_coordinator.shell import LINE_BYTES, Clock, Shell, log
+from tpujob_coordinator.stages import Stage
+
+#: After the job has finished, how long the operator may take to read the end of the timeline.
+ACKNOWLEDGE_S = 15.0
+USAGE_ERROR = 64
+
+
+def settings(env: Mapping[str, str]) -> tuple[CoordinatorConfig, str]:
+    """The configuration and the token.
+
+    Raises:
+        ValueError: a variable is missing or malformed.
+    """
+    text, token = env.get(Env.COORDINATOR_CONFIG, ""), env.get(Env.TOKEN, "")
+    if not text or not token:
+        raise ValueError(
+            f"the variables {Env.COORDINATOR_CONFIG} and {Env.TOKEN} are needed: "
+            "the operator sets them on the coordinator pod"
+        )
+    try:
+        return CoordinatorConfig.from_json(text), token
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{Env.COORDINATOR_CONFIG} is malformed: {error}") from error
+
+
+async def serve(config: CoordinatorConfig, token: str) -> int:
+    """Serve until the job has finished (0) or SIGTERM (143)."""
+    clock = Clock()
+    shell = Shell(Core(config, token, uuid.uuid4().hex, clock.now_ms()), clock)
+    runner = web.AppRunner(make_app(shell, token), access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, None, config.http_port).start()
+    agents = await asyncio.start_server(
+        shell.serve_agent, None, config.agent_port, limit=LINE_BYTES, backlog=1024
+    )
+    end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    _watch(end)
+    jobs = [
+        asyncio.create_task(shell.tick_forever()),
+        asyncio.create_task(_finished(shell, end)),
+    ]
+    exit_code = await end
+    for job in jobs:
+        job.cancel()
+    agents.close()
+    await runner.cleanup()
+    return exit_code
+
+
+def _watch(end: asyncio.Future[int]) -> None:
+    """End on SIGTERM, and on a bug: a new coordinator rebuilds its state, a lame one never does."""
+    loop = asyncio.get_running_loop()
+
+    def stop(exit_code: int) -> None:
+        if not end.done():
+            end.set_result(exit_code)
+
+    def fail(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        loop.default_exception_handler(context)
+        if not isinstance(context.get("exception"), OSError | None):
+            stop(1)
+
+    loop.set_exception_handler(fail)
+    loop.add_signal_handler(signal.SIGTERM, stop, 128 + signal.SIGTERM)
+
+
+async def _finished(shell: Shell, end: asyncio.Future[int]) -> None:
+    await shell.wait_for(Stage.FINISHED)
+    await shell.wait_acknowledged(ACKNOWLEDGE_S)
+    await shell.finish()
+    if not end.done():
+        end.set_result(0)
+
+
+def main() -> int:
+    """Entry point; returns the exit code."""
+    try:
+        config, token = settings(os.environ)
+    except ValueError as error:
+        log(str(error))
+        return USAGE_ERROR
+    return asyncio.run(serve(config, token))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""The end of a generation: who must still go, and whose fault it was."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tpujob_agent.protocol import Cause, ExitCode, ProcessState, Report
+from tpujob_coordinator import verdicts
+from tpujob_coordinator.membership import Member, Place, World
+from tpujob_coordinator.verdicts import End, Rank
+
+
+@dataclasses.dataclass(slots=True)
+class Ending:
+    """A generation that is being ended. Its Stop has been sent; its verdict may wait."""
+
+    reason: str
+    detected_at_ms: int
+    waiting: set[Place]  # whose process may still be alive
+    ends: list[End] = dataclasses.field(default_factory=list)
+    told: End | None = None  # the culprit, once the LOSS is in the timeline
+
+    def add(self, end: End) -> None:
+        """One more member has ended; a leaving member's process is alive still."""
+        self.ends.append(end)
+        if end.cause is not Cause.PREEMPTION:
+            self.waiting.discard(end.place)
+
+    def culprit(self) -> End:
+        """The end that was told, or else the surest one so far."""
+        return self.told or verdicts.culprit(self.ends)
+
+    def loss(self, world: World, step: int) -> dict[str, Any]:
+        """Data of the LOSS event; from now on the verdict stands."""
+        end = self.told = self.culprit()
+        return {
+            "generation": world.generation,
+            "cause": end.cause.value,
+            "slice": end.place.slice,
+            "host": end.place.host,
+            "node": end.node,
+            "pod": end.pod,
+            "exitCode": end.exit_code,
+            "signal": end.signal,
+            "onsetAtMs": min(end.at_ms, self.detected_at_ms),
+            "detectedAtMs": self.detected_at_ms,
+            "step": step,
+            "message": end.message,
+        }
+
+
+def is_success(report: Report) -> bool:
+    """Whether the trainer has done its part."""
+    return report.state is ProcessState.EXITED and report.exit_code == ExitCode.DONE
+
+
+def end_of_member(member: Member, cause: Cause, message: str, at_ms: int) -> End:
+    """A member's end that is certain: it is gone, or going."""
+    hello = member.hello
+    return End(member.place, at_ms, cause, Rank.CERTAIN, message, hello.node, hello.pod)
+
+
+def end_of_trainer(member: Member, report: Report, now_ms: int) -> End:
+    """The end that an EXITED or unexpectedly STOPPED trainer's report tells of."""
+    cause, rank, message = verdicts.judge(report)
+    at_ms = member.to_our_clock(report.exited_at_ms, now_ms)
+    return dataclasses.replace(
+        end_of_member(member, cause, message, at_ms),
+        rank=rank,
+        exit_code=report.exit_code,
+        signal=report.signal,
+    )

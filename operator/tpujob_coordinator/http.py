@@ -1,0 +1,88 @@
+"""The coordinator's HTTP side: timeline, state, losses, metrics, health."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from tpujob_agent import protocol
+from tpujob_coordinator.metrics import CoreCollector
+from tpujob_coordinator.shell import Shell
+from tpujob_coordinator.state import state_of
+from tpujob_coordinator.verdicts import is_same_secret
+
+#: Longest wait of one timeline request; proxies cut idle requests after about a minute.
+LONGEST_WAIT_S = 50.0
+_OPEN_PATHS = frozenset({protocol.METRICS_PATH, protocol.HEALTH_PATH})
+
+
+def make_app(shell: Shell, token: str) -> web.Application:
+    """The web application."""
+    registry = CollectorRegistry()
+    registry.register(CoreCollector(shell.core))
+
+    async def timeline(request: web.Request) -> web.Response:
+        epoch = request.query.get("epoch", "")
+        after = _number(request, "after", 0)
+        wait_s = min(LONGEST_WAIT_S, max(0.0, _number(request, "wait_s", 0)))
+        events = await shell.events_after(epoch, int(after), wait_s)
+        body = {
+            "epoch": shell.core.timeline.epoch,
+            "events": [event.to_json() for event in events],
+            "last": shell.core.timeline.last,
+            "nowMs": _watermark(shell, events),
+        }
+        return web.json_response(body)
+
+    async def state(_: web.Request) -> web.Response:
+        return web.json_response(state_of(shell.core))
+
+    async def losses(request: web.Request) -> web.Response:
+        after = int(_number(request, "after", 0))
+        return web.json_response({"losses": shell.core.losses.after(after)})
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(
+            body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
+
+    async def health(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    app = web.Application(middlewares=[_guard(token)])
+    app.router.add_get(protocol.TIMELINE_PATH, timeline)
+    app.router.add_get(protocol.STATE_PATH, state)
+    app.router.add_get(protocol.LOSSES_PATH, losses)
+    app.router.add_get(protocol.METRICS_PATH, metrics)
+    app.router.add_get(protocol.HEALTH_PATH, health)
+    return app
+
+
+def _watermark(shell: Shell, events: list[protocol.Event]) -> int:
+    """A time before which the reader of these events knows everything."""
+    if events and events[-1].seq < shell.core.timeline.last:
+        return events[-1].at_ms
+    # Later events carry a later time or this one, as the clock never goes back.
+    return max(shell.clock.now_ms(), shell.core.timeline.last_at_ms)
+
+
+def _number(request: web.Request, name: str, default: float) -> float:
+    try:
+        return float(request.query.get(name, default))
+    except ValueError as error:
+        raise web.HTTPBadRequest(text=f"{name} must be a number\n") from error
+
+
+def _guard(token: str) -> Any:
+    @web.middleware
+    async def guard(request: web.Request, handler: Any) -> web.StreamResponse:
+        given = request.headers.get(protocol.TOKEN_HEADER, "")
+        if request.path not in _OPEN_PATHS and not is_same_secret(given, token):
+            raise web.HTTPUnauthorized(text=f"the header {protocol.TOKEN_HEADER} is wrong\n")
+        response: web.StreamResponse = await handler(request)
+        return response
+
+    return guard

@@ -1,0 +1,148 @@
+"""Members of a job and the worlds made of them: plain data and pure functions."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from tpujob_agent.protocol import (
+    JAX_PORT_SPAN,
+    CoordinatorConfig,
+    Hello,
+    ProcessState,
+    Report,
+    Run,
+)
+
+
+class Place(NamedTuple):
+    """Where a member sits: slice index, and host index within the slice."""
+
+    slice: int
+    host: int
+
+
+@dataclasses.dataclass(slots=True)
+class Member:
+    """One agent that has introduced itself. Times in milliseconds since the epoch."""
+
+    hello: Hello
+    connection: int | None  # None: the stream is broken
+    last_seen_ms: int
+    broken_at_ms: int = 0
+    report: Report | None = None
+    is_leaving: bool = False
+    is_unsure: bool = False  # an order may have been lost with its connection
+    ordered_at_ms: int = 0  # when the last Run was sent
+    clock_offset_ms: int | None = None  # ours minus theirs, one-way delay included
+
+    @property
+    def place(self) -> Place:
+        """Slice and host."""
+        return Place(self.hello.slice, self.hello.host)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is connected and no process of it can be alive."""
+        return (
+            self.connection is not None
+            and not self.is_leaving
+            and self.report is not None
+            and self.report.state is not ProcessState.RUNNING
+        )
+
+    def to_our_clock(self, at_ms: int, now_ms: int) -> int:
+        """A time of the member's clock on ours, never in the future."""
+        return min(now_ms, at_ms + (self.clock_offset_ms or 0))
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """One generation: who is in it, in the order of process ids."""
+
+    generation: int
+    places: tuple[Place, ...]
+    leader: str  # ip:port of JAX's coordination service
+
+    @functools.cached_property
+    def slices(self) -> tuple[int, ...]:
+        """Slice indices in order; a slice's position is its dense id."""
+        return tuple(sorted({place.slice for place in self.places}))
+
+    @functools.cached_property
+    def _ids(self) -> dict[Place, int]:
+        return {place: number for number, place in enumerate(self.places)}
+
+    def __contains__(self, place: Place) -> bool:
+        return place in self._ids
+
+    def run_of(self, place: Place) -> Run:
+        """The order that starts this place's process."""
+        return Run(
+            generation=self.generation,
+            process_id=self._ids[place],
+            num_processes=len(self.places),
+            slice_id=self.slices.index(place.slice),
+            num_slices=len(self.slices),
+            leader=self.leader,
+        )
+
+
+def is_valid_place(config: CoordinatorConfig, place: Place) -> bool:
+    """Whether the job has such a slice and host."""
+    slices = config.slices + config.spares
+    return 0 <= place.slice < slices and 0 <= place.host < config.hosts_per_slice
+
+
+def wanted_hosts(config: CoordinatorConfig) -> int:
+    """Number of members of a world."""
+    return config.slices * config.hosts_per_slice
+
+
+def whole_slices(config: CoordinatorConfig, places: Iterable[Place]) -> list[int]:
+    """Slices of which every host is among ``places``."""
+    counts: dict[int, int] = {}
+    for place in places:
+        counts[place.slice] = counts.get(place.slice, 0) + 1
+    return sorted(index for index, count in counts.items() if count == config.hosts_per_slice)
+
+
+def choose_slices(
+    config: CoordinatorConfig, whole: Iterable[int], previous: World | None
+) -> tuple[int, ...] | None:
+    """The slices of the next world: those of the last one first, as their caches are warm."""
+    known = set(previous.slices) if previous else set()
+    ranked = sorted(whole, key=lambda index: (index not in known, index))
+    if len(ranked) < config.slices:
+        return None
+    return tuple(sorted(ranked[: config.slices]))
+
+
+def form_world(
+    config: CoordinatorConfig,
+    members: Mapping[Place, Member],
+    generation: int,
+    previous: World | None,
+) -> World | None:
+    """The next world out of idle members; None while there are not enough whole slices."""
+    idle = [place for place, member in members.items() if member.is_idle]
+    slices = choose_slices(config, whole_slices(config, idle), previous)
+    if slices is None:
+        return None
+    return world_of(config, members, generation, [p for p in idle if p.slice in slices])
+
+
+def world_of(
+    config: CoordinatorConfig,
+    members: Mapping[Place, Member],
+    generation: int,
+    places: Iterable[Place],
+) -> World:
+    """The world of these places under this number; its leader is the lowest place."""
+    ordered = tuple(sorted(places))
+    port = config.jax_port_base + generation % JAX_PORT_SPAN
+    ip = members[ordered[0]].hello.ip
+    leader = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+    return World(generation, ordered, leader)

@@ -1,0 +1,98 @@
+"""The members that are present, by place and by connection; who may join; who is overdue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tpujob_agent.protocol import MEMBER_TIMEOUT_S, PROTOCOL_VERSION, CoordinatorConfig, Hello
+from tpujob_coordinator import membership, verdicts
+from tpujob_coordinator.membership import Member, Place
+
+#: A broken stream may be a blip of the network: its agent reconnects within a second.
+BROKEN_STREAM_MS = 2_000
+_MEMBER_TIMEOUT_MS = int(MEMBER_TIMEOUT_S * 1000)
+_SUPERSEDED_KEPT = 1000
+
+
+class Roster:
+    """Members of one job. Times in milliseconds on the coordinator's clock."""
+
+    def __init__(self, config: CoordinatorConfig, token: str) -> None:
+        self.members: dict[Place, Member] = {}
+        self._config = config
+        self._token = token
+        self._by_connection: dict[int, Place] = {}
+        self._superseded: dict[str, None] = {}  # incarnations, oldest first
+
+    def refusal(self, hello: Hello) -> str:
+        """Why this agent may not join; empty when it may."""
+        if hello.protocol != PROTOCOL_VERSION:
+            return f"protocol {hello.protocol}, this coordinator speaks {PROTOCOL_VERSION}"
+        if not verdicts.is_same_secret(hello.token, self._token):
+            return "wrong token"
+        if hello.attempt not in (0, self._config.attempt):
+            return f"attempt {hello.attempt}, this is the coordinator of {self._config.attempt}"
+        place = Place(hello.slice, hello.host)
+        if not membership.is_valid_place(self._config, place):
+            return f"the job has no slice {place.slice} host {place.host}"
+        if hello.incarnation in self._superseded:
+            return "another agent has taken this place"
+        return ""
+
+    def of(self, connection: int) -> Member | None:
+        """The member that speaks on this connection now."""
+        place = self._by_connection.get(connection)
+        member = self.members.get(place) if place else None
+        return member if member and member.connection == connection else None
+
+    def join(self, member: Member) -> None:
+        """Take a member in."""
+        self.members[member.place] = member
+        if member.connection is not None:
+            self._by_connection[member.connection] = member.place
+
+    def rebind(self, member: Member, connection: int, now_ms: int) -> int | None:
+        """A member speaks on a new connection; returns the old one, if still open."""
+        old = self._unbind(member)
+        member.connection, member.last_seen_ms, member.is_unsure = connection, now_ms, True
+        self._by_connection[connection] = member.place
+        return old
+
+    def remove(self, member: Member) -> int | None:
+        """Strike a member off; returns its connection, if still open."""
+        del self.members[member.place]
+        return self._unbind(member)
+
+    def supersede(self, member: Member) -> None:
+        """Never let this incarnation in again: a newer one has its place."""
+        self._superseded[member.hello.incarnation] = None
+        while len(self._superseded) > _SUPERSEDED_KEPT:
+            del self._superseded[next(iter(self._superseded))]
+
+    def broken(self, connection: int, now_ms: int) -> None:
+        """A connection has ended; its agent gets a moment to come back."""
+        if member := self.of(connection):
+            member.connection, member.broken_at_ms = None, now_ms
+        self._by_connection.pop(connection, None)
+
+    def _unbind(self, member: Member) -> int | None:
+        connection, member.connection = member.connection, None
+        if connection is not None:
+            self._by_connection.pop(connection, None)
+        return connection
+
+    def forgive(self, gap_ms: int) -> None:
+        """Nobody was heard for this long because nobody listened."""
+        for member in self.members.values():
+            member.last_seen_ms += gap_ms
+            member.broken_at_ms += gap_ms
+
+    def overdue(self, now_ms: int) -> Iterator[tuple[Member, str, int]]:
+        """Members that are gone, with the reason and when they were last known to live."""
+        for member in list(self.members.values()):
+            if member.connection is None:
+                # An agent that said goodbye does not come back.
+                if member.is_leaving or now_ms - member.broken_at_ms >= BROKEN_STREAM_MS:
+                    yield member, "its agent is gone", member.broken_at_ms
+            elif now_ms - member.last_seen_ms >= _MEMBER_TIMEOUT_MS:
+                yield member, "its agent has fallen silent", member.last_seen_ms

@@ -1,0 +1,178 @@
+"""The asyncio side of the coordinator: connections, clock, and who waits for events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import time
+from collections.abc import Iterable
+
+from tpujob_agent.protocol import Event, Hello, ProtocolError, decode, encode
+from tpujob_coordinator.core import Core
+from tpujob_coordinator.stages import Send, Stage
+
+#: Longest line of an agent: a report with a full ring of losses is about 20 kB.
+LINE_BYTES = 1 << 20
+HELLO_TIMEOUT_S = 5.0
+TICK_S = 0.25
+#: An agent that takes no messages for this many waiting bytes is dropped.
+_BACKLOG_BYTES = 1 << 20
+
+
+class Clock:
+    """Milliseconds since the epoch that never go back."""
+
+    def __init__(self) -> None:
+        self._latest = 0
+
+    def now_ms(self) -> int:
+        """The time, or the latest one given if the machine's clock was set back."""
+        self._latest = max(self._latest, time.time_ns() // 1_000_000)
+        return self._latest
+
+
+class Shell:
+    """Feeds a core and carries out its effects. Everything runs in one event loop."""
+
+    def __init__(self, core: Core, clock: Clock) -> None:
+        self.core = core
+        self.clock = clock
+        self.acknowledged = 0  # number of the newest event the operator has read
+        self._numbers = itertools.count(1)
+        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._told = 0
+        self._is_settling = False
+        self._are_losses_told = False
+        self._news = asyncio.Condition()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ---- agents
+
+    async def serve_agent(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One agent's connection from first to last line."""
+        connection = next(self._numbers)
+        self._writers[connection] = writer
+        try:
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                first = _as_hello(await reader.readline())
+            self.carry_out(self.core.hello(connection, first, self.clock.now_ms()))
+            self.settle_soon()
+            await self._read(connection, reader)
+        except (ProtocolError, OSError, TimeoutError, ValueError) as error:
+            log(f"connection {connection} from {writer.get_extra_info('peername')}: {error}")
+        finally:
+            self._writers.pop(connection, None)
+            self.core.broken(connection, self.clock.now_ms())
+            writer.close()
+
+    async def _read(self, connection: int, reader: asyncio.StreamReader) -> None:
+        while line := await reader.readline():
+            try:
+                message = decode(line)
+            except ProtocolError as error:  # a newer agent may know more kinds
+                log(str(error))
+                continue
+            self.carry_out(self.core.message(connection, message, self.clock.now_ms()))
+            self.settle_soon()
+
+    def carry_out(self, effects: Iterable[Send]) -> None:
+        """Send what the core wants sent."""
+        for effect in effects:
+            writer = self._writers.get(effect.connection)
+            if writer is None or writer.is_closing():
+                continue
+            if effect.message is not None:
+                writer.write(encode(effect.message))
+            if effect.is_last or writer.transport.get_write_buffer_size() > _BACKLOG_BYTES:
+                writer.close()
+
+    def settle_soon(self) -> None:
+        """Settle once for all messages of this turn of the loop."""
+        if not self._is_settling:
+            self._is_settling = True
+            asyncio.get_running_loop().call_soon(self._settle)
+
+    def _settle(self) -> None:
+        self._is_settling = False
+        self.carry_out(self.core.settle(self.clock.now_ms()))
+        self._publish()
+
+    async def tick_forever(self) -> None:
+        """Let time pass for the core."""
+        loop = asyncio.get_running_loop()
+        while True:
+            # As a callback, so that an error reaches the loop's handler and not a task's end.
+            loop.call_soon(self._tick)
+            await asyncio.sleep(TICK_S)
+
+    def _tick(self) -> None:
+        self.carry_out(self.core.tick(self.clock.now_ms()))
+        self._publish()
+
+    async def finish(self) -> None:
+        """Send all agents home and wait until they have been told."""
+        self.carry_out(self.core.finish())
+        for writer in list(self._writers.values()):
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(1):
+                    await writer.wait_closed()
+
+    # ---- events
+
+    def _publish(self) -> None:
+        """Print new events and wake up who waits for them."""
+        timeline = self.core.timeline
+        if timeline.last == self._told:
+            return
+        for event in timeline.after(self._told, limit=timeline.last):
+            print(json.dumps(event.to_json()), flush=True)
+        if self.core.stage in (Stage.FINISHED, Stage.GAVE_UP) and not self._are_losses_told:
+            self._are_losses_told = True
+            print(json.dumps({"losses": self.core.losses.after(0)}), flush=True)
+        self._told = timeline.last
+        task = asyncio.get_running_loop().create_task(self._notify())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _notify(self) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+    async def events_after(self, epoch: str, seq: int, wait_s: float) -> list[Event]:
+        """Events after ``seq``, waiting for the first one at most ``wait_s`` seconds."""
+        timeline = self.core.timeline
+        if epoch not in ("", timeline.epoch):
+            seq = 0
+        elif seq > self.acknowledged:
+            async with self._news:
+                self.acknowledged = seq
+                self._news.notify_all()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s), self._news:
+                await self._news.wait_for(lambda: timeline.last > seq)
+        return timeline.after(seq)
+
+    async def wait_for(self, stage: Stage) -> None:
+        """Wait until the core has reached a stage."""
+        async with self._news:
+            await self._news.wait_for(lambda: self.core.stage is stage)
+
+    async def wait_acknowledged(self, limit_s: float) -> None:
+        """Wait until the operator has read everything, at most ``limit_s`` seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s), self._news:
+                await self._news.wait_for(lambda: self.acknowledged >= self.core.timeline.last)
+
+
+def _as_hello(line: bytes) -> Hello:
+    message = decode(line)
+    if not isinstance(message, Hello):
+        raise ProtocolError(f"the first line is no hello but {message.TYPE}")
+    return message
+
+
+def log(message: str) -> None:
+    """A line of the coordinator's log, in the same form as its events."""
+    print(json.dumps({"log": message}), flush=True)
