@@ -1,0 +1,1 @@
+"""The operator: turns TPUTrainingJobs into JobSets and keeps them productive."""

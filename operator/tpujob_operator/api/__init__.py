@@ -1,0 +1,1 @@
+"""The API as the user sees it: models, CRD, conditions and reasons."""

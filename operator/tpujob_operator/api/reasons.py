@@ -1,0 +1,55 @@
+"""Reasons of conditions and events: constants, because people and alerts match on them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# ---- Admitted
+ADMITTED: Final = "Admitted"
+INVALID_SPEC: Final = "InvalidSpec"
+
+# ---- Ready, Progressing
+CREATED: Final = "Created"  # the objects of an attempt have been applied
+WAITING_FOR_PODS: Final = "WaitingForPods"
+UNSCHEDULABLE: Final = "Unschedulable"
+HOSTS_MISSING: Final = "HostsMissing"
+STARTING: Final = "Starting"
+TRAINING: Final = "Training"
+NOT_TRAINING: Final = "NotTraining"
+
+# ---- Restarting: what is being recovered from, equal to the causes of protocol.Cause
+PROCESS_LOST: Final = "ProcessLost"
+USER_ERROR: Final = "UserError"
+HANG: Final = "Hang"
+CHECKPOINT_BAD: Final = "CheckpointBad"
+PREEMPTED: Final = "Preempted"
+NODE_LOST: Final = "NodeLost"
+COORDINATOR_LOST: Final = "CoordinatorLost"
+RECOVERED: Final = "Recovered"
+NEW_ATTEMPT: Final = "NewAttempt"
+
+# ---- Stalled
+JOBSET_MISSING: Final = "JobSetMissing"
+IMAGE_UNAVAILABLE: Final = "ImageUnavailable"
+CONTAINER_CONFIG: Final = "ContainerConfigError"
+REFUSED: Final = "Refused"  # the API server refuses an object of ours (quota, policy, rights)
+NOT_STALLED: Final = "NotStalled"
+
+# ---- Degraded
+COORDINATOR_UNREACHABLE: Final = "CoordinatorUnreachable"  # by the operator
+AS_WANTED: Final = "AsWanted"
+
+# ---- Suspended
+SUSPENDED_BY_SPEC: Final = "SuspendedBySpec"
+RESUMED: Final = "Resumed"
+NOT_SUSPENDED: Final = "NotSuspended"
+
+# ---- Succeeded, Failed
+COMPLETED: Final = "Completed"
+RUNNING: Final = "Running"
+BUDGET_SPENT: Final = "BudgetSpent"
+DEADLINE_EXCEEDED: Final = "DeadlineExceeded"
+ATTEMPT_FAILED: Final = "AttemptFailed"
+
+# ---- Events only
+SLICE_RESTARTED: Final = "SliceRestarted"

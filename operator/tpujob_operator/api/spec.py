@@ -1,0 +1,274 @@
+"""``spec`` of a TPUTrainingJob: what the user asks for."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from pydantic import ConfigDict, Field
+
+from tpujob_operator.api.base import Model, immutable, rule, rules
+from tpujob_operator.api.podtemplate import (
+    TEMPLATE_RULES,
+    EnvVars,
+    PodTemplate,
+    Resources,
+    VolumeMounts,
+    Volumes,
+)
+from tpujob_operator.api.slicerules import SLICE_RULES
+from tpujob_operator.tpu.catalogue import TOPOLOGY_PATTERN
+from tpujob_operator.tpu.data import GENERATIONS
+
+#: ``4294967295x…`` cannot be a topology: at most three numbers of three digits.
+_MAX_TOPOLOGY = 11
+_MAX_SLICES = 1024
+DIRECTORY_PATTERN = "^(/|[a-z][a-z0-9]*://.)"
+_OPEN: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
+_EMPTY: dict[str, Any] = {"default": {}}
+_NEXT_ATTEMPT = " A change takes effect at the next attempt."
+
+Accelerator = enum.StrEnum("Accelerator", {g.name: g.name for g in GENERATIONS})  # type: ignore[misc] # the catalogue is the source
+
+
+class IntervalPolicy(enum.StrEnum):
+    """How the checkpoint interval is chosen."""
+
+    AUTO = "Auto"
+    STEPS = "Steps"
+    SECONDS = "Seconds"
+
+
+class Trainer(Model):
+    """The bundled trainer."""
+
+    image: str | None = Field(
+        default=None, min_length=1, description="Image. Default: the release's trainer image."
+    )
+    config: dict[str, Any] = Field(
+        description="Configuration of the bundled trainer: model, mesh, globalBatch, "
+        "sequenceLength, steps, seed, data, optimizer. Checked by the trainer before JAX starts.",
+        json_schema_extra=_OPEN,
+    )
+    env: EnvVars | None = Field(
+        default=None, description="Environment variables of the trainer, as in a container."
+    )
+    resources: Resources | None = Field(
+        default=None,
+        description="Resource requests and limits of the trainer, as in a container. "
+        "The TPU chips of a host are added.",
+    )
+    volumes: Volumes | None = Field(
+        default=None, description="Volumes of the worker pods, as in a pod."
+    )
+    volume_mounts: VolumeMounts | None = Field(
+        default=None,
+        description="Volume mounts of the trainer, as in a container.",
+    )
+    service_account_name: str | None = Field(
+        default=None, description="Service account of the worker pods, as for a bucket's access."
+    )
+    security_context: dict[str, Any] | None = Field(
+        default=None,
+        description="Security context of the worker pods, such as runAsUser and fsGroup.",
+        json_schema_extra=_OPEN,
+    )
+
+
+class CheckpointInterval(Model):
+    """When checkpoints are made."""
+
+    # The API server checks the default {} before it fills in the policy: hence has().
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "(has(self.policy) && self.policy == 'Steps') == has(self.steps)",
+                "interval.steps belongs to policy Steps: give both or neither",
+            ),
+            rule(
+                "(has(self.policy) && self.policy == 'Seconds') == has(self.seconds)",
+                "interval.seconds belongs to policy Seconds: give both or neither",
+            ),
+        )
+    )
+    policy: IntervalPolicy = Field(
+        default=IntervalPolicy.AUTO,
+        description="Auto: the trainer decides. Steps: every so many steps. "
+        "Seconds: every so many seconds.",
+    )
+    steps: int | None = Field(default=None, ge=1, description="Steps between checkpoints.")
+    seconds: int | None = Field(default=None, ge=1, description="Seconds between checkpoints.")
+
+
+class Checkpoint(Model):
+    """Checkpoints: what a restart goes on from."""
+
+    directory: str = Field(
+        min_length=1,
+        max_length=1024,
+        description="Where checkpoints are: gs://bucket/path, or a path on a volume that all "
+        "hosts mount. Cannot be changed.",
+        json_schema_extra=rules(
+            rule(
+                f"self.matches('{DIRECTORY_PATTERN}')",
+                "checkpoint.directory must be an absolute path or an address like gs://bucket/path",
+            ),
+            immutable("checkpoint.directory"),
+        ),
+    )
+    interval: CheckpointInterval = Field(
+        default_factory=CheckpointInterval,
+        description="When checkpoints are made." + _NEXT_ATTEMPT,
+        json_schema_extra=_EMPTY,
+    )
+    keep: int = Field(
+        default=3, ge=1, le=1000, description="How many checkpoints are kept." + _NEXT_ATTEMPT
+    )
+
+
+def _budget(default: int, what: str) -> Any:
+    return Field(default=default, ge=-1, description=f"{what} -1: no limit.")
+
+
+class Budgets(Model):
+    """Restarts allowed per kind of cause."""
+
+    user_error: int = _budget(3, "Restarts after a program that ended with an error of its own.")
+    process: int = _budget(20, "Restarts after a killed, crashed or hung trainer process.")
+    infrastructure: int = _budget(-1, "Restarts after lost, drained or preempted hosts.")
+    no_progress: int = _budget(
+        5, "Restarts in a row without a newly committed checkpoint, whatever the cause."
+    )
+
+
+class Recovery(Model):
+    """How a job recovers."""
+
+    budgets: Budgets = Field(
+        default_factory=Budgets,
+        description="Restarts allowed per kind of cause; a job whose budget is spent fails."
+        + _NEXT_ATTEMPT,
+        json_schema_extra=_EMPTY,
+    )
+    preload: list[str] | None = Field(
+        default=None,
+        max_length=64,
+        description="Python modules the agent imports once; every start of the trainer is a fork "
+        "that has them already. Default: jax, flax, optax and orbax.checkpoint where the image "
+        "has them; for the bundled trainer what it needs. Cannot be changed.",
+        json_schema_extra=rules(immutable("recovery.preload")),
+    )
+
+
+class Health(Model):
+    """How the health of a job is judged."""
+
+    progress_pattern: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1024,
+        description="Regular expression (Python) with a group named step, for programs that do "
+        "not report their steps: it is searched in each line of output." + _NEXT_ATTEMPT,
+        json_schema_extra=rules(
+            rule(
+                "self.contains('(?P<step>')",
+                "health.progressPattern needs a group named step, as in step=(?P<step>[0-9]+)",
+            )
+        ),
+    )
+
+
+class JobSpec(Model):
+    """What the user asks for."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            *SLICE_RULES,
+            rule(
+                "has(self.template) != has(self.trainer)",
+                "give exactly one of template (your own program) and trainer (the bundled one)",
+            ),
+            rule(
+                "has(self.template) == has(oldSelf.template)",
+                "template and trainer cannot be exchanged: delete the job and create a new one",
+            ),
+            rule(
+                "!has(self.trainer) || has(self.checkpoint)",
+                "trainer needs checkpoint.directory: without checkpoints a restart begins anew",
+            ),
+            rule(
+                "has(self.checkpoint) == has(oldSelf.checkpoint)",
+                "checkpoint cannot be added or removed: delete the job and create a new one",
+            ),
+        )
+    )
+    accelerator: Accelerator = Field(
+        description="TPU generation, not a GKE label. v7 is tpu7x; v2 is not offered by GKE; "
+        "v8t and v8i are announced. Cannot be changed.",
+        json_schema_extra=rules(immutable("accelerator")),
+    )
+    topology: str = Field(
+        max_length=_MAX_TOPOLOGY,
+        description="Shape of each slice in chips, such as 4x4 or 4x4x8. Hosts and chips follow "
+        "from it. Cannot be changed.",
+        json_schema_extra=rules(
+            rule(
+                f"self.matches('{TOPOLOGY_PATTERN}')",
+                "topology must look like 4x4 or 4x4x4: chips in each dimension",
+            ),
+            immutable("topology"),
+        ),
+    )
+    slices: int = Field(
+        default=1,
+        ge=1,
+        le=_MAX_SLICES,
+        description="Number of slices, which talk to each other over the data centre network. "
+        "Cannot be changed.",
+        json_schema_extra=rules(immutable("slices")),
+    )
+    template: PodTemplate | None = Field(
+        default=None,
+        description="Pod template of a program of your own, kept as it is but for these: the "
+        "agent runs the command of the container that trains, which gets the chips of a host; node "
+        "selector and tolerations are completed; restartPolicy is OnFailure. Exactly one of "
+        "template and trainer is given. Cannot be changed.",
+        json_schema_extra=TEMPLATE_RULES,
+    )
+    trainer: Trainer | None = Field(
+        default=None,
+        description="The bundled trainer, instead of a template. Cannot be changed.",
+        json_schema_extra=rules(immutable("trainer")),
+    )
+    checkpoint: Checkpoint | None = Field(
+        default=None, description="Checkpoints. Required with trainer."
+    )
+    recovery: Recovery = Field(
+        default_factory=Recovery, description="How the job recovers.", json_schema_extra=_EMPTY
+    )
+    health: Health = Field(
+        default_factory=Health,
+        description="How the job's health is judged.",
+        json_schema_extra=_EMPTY,
+    )
+    priority_class_name: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=253,
+        description="Priority class of the job's pods. Cannot be changed.",
+        json_schema_extra=rules(immutable("priorityClassName")),
+    )
+    suspend: bool = Field(
+        default=False, description="Whether the job's pods are to be removed for now."
+    )
+    active_deadline_seconds: int | None = Field(
+        default=None,
+        ge=1,
+        description="Seconds from the job's creation, suspended time excluded, after which it "
+        "fails.",
+    )
+    ttl_seconds_after_finished: int | None = Field(
+        default=None,
+        ge=0,
+        description="Seconds after its end when the job is deleted. Default: it is kept.",
+    )

@@ -1,0 +1,1 @@
+"""Pure decisions: functions of data and time, no I/O."""

@@ -1,0 +1,100 @@
+"""From a snapshot to a plan: ordered policies over immutable data, no clock, no client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tpujob_operator.core import status
+from tpujob_operator.core.plan import Plan
+from tpujob_operator.core.policies.attempts import begin_first_attempt, restart_failed_attempt
+from tpujob_operator.core.policies.completion import (
+    fail_after_deadline,
+    fail_when_given_up,
+    succeed_when_done,
+)
+from tpujob_operator.core.policies.deletion import leave_alone_while_deleting
+from tpujob_operator.core.policies.finished import clear_after_finished
+from tpujob_operator.core.policies.lost_pods import replace_broken_jobs
+from tpujob_operator.core.policies.objects import (
+    ensure_objects,
+    report_admission,
+    report_refusals,
+    wait_for_jobset_kind,
+)
+from tpujob_operator.core.policies.progress import (
+    note_bound_pods,
+    report_missing_hosts,
+    report_restart,
+    report_silent_coordinator,
+    report_training,
+)
+from tpujob_operator.core.policies.suspension import follow_suspend
+from tpujob_operator.core.policies.trouble import (
+    report_pods_that_cannot_start,
+    report_unschedulable,
+)
+from tpujob_operator.core.policies.validation import refuse_invalid_spec
+from tpujob_operator.core.situation import Outcome, Situation, earliest
+from tpujob_operator.core.snapshot import Snapshot
+
+Policy = Callable[[Situation], Outcome]
+
+#: The order is the priority: a final outcome ends the pass.
+POLICIES: tuple[Policy, ...] = (
+    leave_alone_while_deleting,
+    clear_after_finished,
+    refuse_invalid_spec,
+    succeed_when_done,
+    fail_when_given_up,
+    fail_after_deadline,
+    follow_suspend,
+    wait_for_jobset_kind,
+    begin_first_attempt,
+    restart_failed_attempt,
+    ensure_objects,
+    report_admission,
+    replace_broken_jobs,
+    note_bound_pods,
+    report_pods_that_cannot_start,
+    report_refusals,
+    report_unschedulable,
+    report_restart,
+    report_training,
+    report_missing_hosts,
+    report_silent_coordinator,
+)
+
+
+def decide(snapshot: Snapshot, now_ms: int) -> Plan:
+    """What is to be done about a job, at ``now_ms``.
+
+    Carrying out the plan and deciding again gives an empty plan: that is how
+    the operator knows that it is done.
+    """
+    situation = _begin(snapshot, now_ms)
+    for policy in POLICIES:
+        situation = situation.after(policy(situation))
+        if situation.is_final:
+            break
+    written = status.Written() if situation.keeps_status else status.write(situation)
+    return Plan(
+        history=situation.history,
+        memory=situation.memory,
+        actions=situation.actions,
+        status=written.status,
+        notes=(*situation.notes, *written.notes),
+        requeue_after_s=earliest(situation.requeue_after_s, written.requeue_after_s),
+    )
+
+
+def _begin(snapshot: Snapshot, now_ms: int) -> Situation:
+    history = snapshot.history
+    for reading in snapshot.readings:
+        history = history.read(reading.epoch, reading.events, reading.now_ms)
+    return Situation(
+        snapshot=snapshot,
+        history=history,
+        memory=snapshot.memory,
+        now_ms=now_ms,
+        attempt=snapshot.attempt,
+    )

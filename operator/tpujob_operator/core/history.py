@@ -1,0 +1,191 @@
+"""Everything the operator remembers of a job: one pure fold, kept in ``status.ledger``."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tpujob_agent.protocol import Event, EventKind
+from tpujob_operator.core.incidents import Incidents
+from tpujob_operator.core.ledger import Ledger
+from tpujob_operator.core.observations import Observation
+
+#: Form of the persisted state; a state of another form is not read.
+FORM = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far the timeline of which coordinator has been read."""
+
+    epoch: str = ""
+    seq: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Progress:
+    """Newest known step, checkpoint and speed."""
+
+    step: int = 0
+    step_at_ms: int = 0
+    committed_step: int = 0
+    committed_at_ms: int = 0
+    loss: float | None = None
+    tokens: int = 0
+    steps_settled: int = 0
+    steps_lost: int = 0
+    # exponentially weighted mean over the recent steps
+    step_ms: float = 0.0
+
+
+_ENDS_OF_WORLDS = (EventKind.LOSS, EventKind.GAVE_UP)
+#: Weight of the newest stretch of steps in the mean step time.
+_SMOOTHING = 0.3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class History:
+    """State of the fold over a job's observations."""
+
+    ledger: Ledger
+    incidents: Incidents = dataclasses.field(default_factory=Incidents)
+    progress: Progress = dataclasses.field(default_factory=Progress)
+    cursor: Cursor = dataclasses.field(default_factory=Cursor)
+    generation: int = 0
+    hosts: int = 0
+    finished: bool = False
+    gave_up: str = ""  # the coordinator's message
+    gave_up_cause: str = ""
+
+    @classmethod
+    def start(cls, created_ms: int) -> History:
+        """The history of a job that was just created."""
+        return cls(ledger=Ledger.start(created_ms))
+
+    def apply(self, seen: Observation) -> History:
+        """The history after one observation."""
+        ledger = self.ledger.apply(seen)
+        if self.ledger.suspended and seen.kind in _ENDS_OF_WORLDS:
+            # The coordinator cannot know that these hosts were meant to leave.
+            return dataclasses.replace(self, ledger=ledger)
+        return dataclasses.replace(
+            _noted(self, seen),
+            ledger=ledger,
+            incidents=self.incidents.apply(seen),
+            progress=_progressed(self, seen),
+        )
+
+    def read(self, epoch: str, events: Iterable[Event], now_ms: int) -> History:
+        """The history after a stretch of a coordinator's timeline, complete up to ``now_ms``.
+
+        Events that were read before are skipped, so reading twice changes nothing.
+        """
+        history = self
+        if epoch != self.cursor.epoch:
+            history = dataclasses.replace(self, cursor=Cursor(epoch, 0), finished=False)
+        for event in events:
+            if event.seq > history.cursor.seq:
+                history = dataclasses.replace(history.apply(event), cursor=Cursor(epoch, event.seq))
+        return history.advance(now_ms)
+
+    def advance(self, now_ms: int) -> History:
+        """The history when nothing more can have happened before ``now_ms``."""
+        return dataclasses.replace(self, ledger=self.ledger.advance(now_ms))
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object from which ``from_json`` makes an equal history."""
+        return {
+            "form": FORM,
+            "ledger": self.ledger.to_json(),
+            "incidents": self.incidents.to_json(),
+            "progress": dataclasses.asdict(self.progress),
+            "cursor": dataclasses.asdict(self.cursor),
+            "generation": self.generation,
+            "hosts": self.hosts,
+            "finished": self.finished,
+            "gaveUp": self.gave_up,
+            "gaveUpCause": self.gave_up_cause,
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> History:
+        """Inverse of ``to_json``.
+
+        Raises:
+            ValueError: the state has another form, or is damaged.
+        """
+        if raw.get("form") != FORM:
+            raise ValueError(
+                f"status.ledger has form {raw.get('form')!r}, this operator reads {FORM}"
+            )
+        try:
+            return cls(
+                ledger=Ledger.from_json(raw["ledger"]),
+                incidents=Incidents.from_json(raw["incidents"]),
+                progress=Progress(**raw["progress"]),
+                cursor=Cursor(**raw["cursor"]),
+                generation=int(raw["generation"]),
+                hosts=int(raw["hosts"]),
+                finished=bool(raw["finished"]),
+                gave_up=str(raw["gaveUp"]),
+                gave_up_cause=str(raw["gaveUpCause"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"status.ledger is damaged: {error}") from error
+
+
+def _noted(history: History, seen: Observation) -> History:
+    if seen.kind is EventKind.GENERATION_STARTED:
+        return dataclasses.replace(
+            history, generation=int(seen.data["generation"]), hosts=int(seen.data["hosts"])
+        )
+    if seen.kind is EventKind.FINISHED:
+        return dataclasses.replace(history, finished=True)
+    if seen.kind is EventKind.GAVE_UP:
+        return dataclasses.replace(
+            history, gave_up=str(seen.data["message"]), gave_up_cause=str(seen.data["cause"])
+        )
+    return history
+
+
+def _progressed(history: History, seen: Observation) -> Progress:
+    progress = history.progress
+    if seen.kind is EventKind.PROGRESS:
+        return _stepped(progress, seen)
+    if seen.kind is EventKind.COMMITTED:
+        step = max(progress.committed_step, int(seen.data["step"]))
+        return dataclasses.replace(
+            progress,
+            committed_step=step,
+            committed_at_ms=int(seen.data.get("committedAtMs") or seen.at_ms),
+            steps_settled=progress.steps_settled + step - progress.committed_step,
+        )
+    if seen.kind is EventKind.RESTORED:
+        if int(seen.data["generation"]) <= history.ledger.restored_generation:
+            return progress  # told again by a new coordinator
+        step = int(seen.data["step"])
+        lost = max(0, progress.step - step)
+        return dataclasses.replace(
+            progress, step=step, step_at_ms=0, steps_lost=progress.steps_lost + lost
+        )
+    return progress
+
+
+def _stepped(progress: Progress, seen: Observation) -> Progress:
+    first, last = int(seen.data["firstStep"]), int(seen.data["lastStep"])
+    ended_ms = int(seen.data["endedAtMs"])
+    step_ms = progress.step_ms
+    if progress.step_at_ms and last > progress.step:
+        newest = (ended_ms - progress.step_at_ms) / (last - progress.step)
+        step_ms = newest if not step_ms else step_ms + _SMOOTHING * (newest - step_ms)
+    loss = seen.data.get("loss")
+    return dataclasses.replace(
+        progress,
+        step=max(last, first),
+        step_at_ms=ended_ms,
+        loss=float(loss) if loss is not None and math.isfinite(loss) else progress.loss,
+        tokens=progress.tokens + int(seen.data.get("tokens") or 0),
+        step_ms=max(0.0, step_ms),
+    )

@@ -1,0 +1,187 @@
+"""Incidents: a pure fold from losses to what each of them cost and how it was answered."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tpujob_agent.protocol import BUDGET_OF_CAUSE, Budget, Cause, EventKind
+from tpujob_operator.core.observations import Observation
+
+#: Incidents kept; older ones are counted only.
+NEWEST = 20
+#: Characters of an incident's message kept in status.
+MESSAGE_LIMIT = 600
+
+
+class Rung(enum.StrEnum):
+    """Rungs of the recovery ladder: how much was replaced to recover."""
+
+    PROCESS = "R0"
+    CONTAINER = "R1"
+    POD = "R2"
+    ATTEMPT = "R3"
+    CHANGED_ATTEMPT = "R4"
+    STOP = "R5"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Incident:
+    """One loss. Times in milliseconds; -1 where not known (yet)."""
+
+    at_ms: int
+    cause: Cause
+    rung: Rung
+    slice: int
+    worker: int
+    node: str
+    pod: str
+    step: int
+    message: str
+    detected_after_ms: int
+    recovered_after_ms: int = -1
+    resumed_step: int = -1
+    exit_code: int | None = None
+    signal: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether no step has been finished since."""
+        return self.recovered_after_ms < 0
+
+    @property
+    def lost_steps(self) -> int:
+        """Steps to do again; -1 while not known."""
+        return max(0, self.step - self.resumed_step) if self.resumed_step >= 0 else -1
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object from which ``from_json`` makes an equal incident."""
+        return dataclasses.asdict(self) | {"cause": self.cause.value, "rung": self.rung.value}
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Incident:
+        """Inverse of ``to_json``; keys of other versions are ignored."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        values = {name: value for name, value in raw.items() if name in names}
+        return cls(**values | {"cause": Cause(raw["cause"]), "rung": Rung(raw["rung"])})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Incidents:
+    """All incidents of a job: the newest in full, every one counted."""
+
+    newest: tuple[Incident, ...] = ()
+    counts: Mapping[str, int] = dataclasses.field(default_factory=dict)  # "cause/rung" → number
+    used: Mapping[Budget, int] = dataclasses.field(default_factory=dict)
+    losses_without_commit: int = 0
+
+    @property
+    def restarts(self) -> int:
+        """How often the job had to recover."""
+        return sum(self.counts.values())
+
+    @property
+    def open(self) -> tuple[Incident, ...]:
+        """Incidents from which the job has not recovered yet."""
+        return tuple(incident for incident in self.newest if incident.is_open)
+
+    def apply(self, seen: Observation) -> Incidents:
+        """The incidents after one observation."""
+        if seen.kind is EventKind.LOSS:
+            return self._lost(seen)
+        if seen.kind is EventKind.MEMBER_JOINED:
+            return self._map_open(lambda incident: _rejoined(incident, seen.data))
+        if seen.kind is EventKind.RESTORED:
+            return self._map_open(
+                lambda incident: dataclasses.replace(incident, resumed_step=int(seen.data["step"]))
+            )
+        if seen.kind is EventKind.PROGRESS:
+            return self._recovered(int(seen.data["endedAtMs"]))
+        if seen.kind is EventKind.COMMITTED:
+            return dataclasses.replace(self, losses_without_commit=0)
+        return self
+
+    def _lost(self, seen: Observation) -> Incidents:
+        incident = _incident(seen)
+        budget = BUDGET_OF_CAUSE[incident.cause]
+        return dataclasses.replace(
+            self,
+            newest=(*self.newest, incident)[-NEWEST:],
+            used={**self.used, budget: self.used.get(budget, 0) + 1},
+            counts=_counted(self.counts, incident, 1),
+            losses_without_commit=self.losses_without_commit + 1,
+        )
+
+    def _recovered(self, ended_ms: int) -> Incidents:
+        if not self.open:
+            return self
+        return self._map_open(
+            lambda incident: dataclasses.replace(
+                incident, recovered_after_ms=max(0, ended_ms - incident.at_ms)
+            )
+        )
+
+    def _map_open(self, change: Callable[[Incident], Incident]) -> Incidents:
+        newest, counts = [], self.counts
+        for incident in self.newest:
+            changed = change(incident) if incident.is_open else incident
+            if changed.rung is not incident.rung:
+                counts = _counted(_counted(counts, incident, -1), changed, 1)
+            newest.append(changed)
+        return dataclasses.replace(self, newest=tuple(newest), counts=counts)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object from which ``from_json`` makes equal incidents."""
+        return {
+            "newest": [incident.to_json() for incident in self.newest],
+            "counts": dict(sorted(self.counts.items())),
+            "used": {budget.value: number for budget, number in sorted(self.used.items())},
+            "lossesWithoutCommit": self.losses_without_commit,
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Incidents:
+        """Inverse of ``to_json``."""
+        return cls(
+            newest=tuple(Incident.from_json(item) for item in raw.get("newest", ())),
+            counts=dict(raw.get("counts", {})),
+            used={Budget(name): int(number) for name, number in raw.get("used", {}).items()},
+            losses_without_commit=int(raw.get("lossesWithoutCommit", 0)),
+        )
+
+
+def _counted(counts: Mapping[str, int], incident: Incident, change: int) -> dict[str, int]:
+    key = f"{incident.cause.value}/{incident.rung.value}"
+    changed = {**counts, key: counts.get(key, 0) + change}
+    return {name: number for name, number in changed.items() if number}
+
+
+def _incident(seen: Observation) -> Incident:
+    data = seen.data
+    onset_ms = min(int(data["onsetAtMs"]), seen.at_ms)
+    cause = Cause(data["cause"])
+    return Incident(
+        at_ms=onset_ms,
+        cause=cause,
+        # what left is gone with its pod until it is seen again
+        rung=Rung.POD if cause in (Cause.PREEMPTION, Cause.NODE) else Rung.PROCESS,
+        slice=int(data.get("slice", -1)),
+        worker=int(data.get("host", -1)),
+        node=str(data.get("node", "")),
+        pod=str(data.get("pod", "")),
+        step=int(data.get("step", 0)),
+        message=str(data.get("message", ""))[-MESSAGE_LIMIT:],
+        detected_after_ms=max(0, int(data.get("detectedAtMs", seen.at_ms)) - onset_ms),
+        exit_code=data.get("exitCode"),
+        signal=data.get("signal"),
+    )
+
+
+def _rejoined(incident: Incident, data: Mapping[str, Any]) -> Incident:
+    same_place = (int(data["slice"]), int(data["host"])) == (incident.slice, incident.worker)
+    if not same_place or incident.rung not in (Rung.PROCESS, Rung.CONTAINER, Rung.POD):
+        return incident
+    rung = Rung.CONTAINER if data.get("pod") == incident.pod else Rung.POD
+    return dataclasses.replace(incident, rung=rung)

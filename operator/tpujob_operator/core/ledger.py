@@ -1,0 +1,321 @@
+"""The goodput ledger: a pure fold that cuts a job's life into types of time.
+
+The cursor moves forward only, and whatever it passes is booked once, in whole
+milliseconds, so that at every moment
+
+    sum(closed) + unsettled + open interval == now - created
+
+Time spent in steps is *unsettled* until a committed checkpoint covers the
+steps; then it becomes productive (or a wait inside the step), and if the steps
+are lost it becomes rollback. Counters made from ``closed`` therefore never fall.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tpujob_agent.protocol import EventKind, Phase
+from tpujob_operator.core.observations import FactKind, Observation
+from tpujob_operator.core.segments import Segment, compact, split
+from tpujob_operator.core.timetypes import TimeType
+
+_TYPE_OF_PHASE: dict[Phase, TimeType] = {
+    Phase.STARTING: TimeType.RUNTIME_INIT,
+    Phase.INIT: TimeType.RUNTIME_INIT,
+    Phase.RESTORE: TimeType.RESTORE,
+    Phase.COMPILE: TimeType.COMPILE,
+    Phase.SETUP: TimeType.SETUP,
+    Phase.FINISHING: TimeType.CHECKPOINT_STALL,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TimeView:
+    """The ledger seen at one moment: types and unsettled time add up to wall time, exactly."""
+
+    by_type_ms: Mapping[TimeType, int]
+    unsettled_ms: int
+    unsettled_productive_ms: int
+    wall_ms: int
+
+    @property
+    def goodput_ratio(self) -> float:
+        """Productive time, settled or not yet, divided by wall time."""
+        productive = self.by_type_ms.get(TimeType.PRODUCTIVE, 0) + self.unsettled_productive_ms
+        return productive / self.wall_ms if self.wall_ms else 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ledger:
+    """Immutable state of the fold; times in milliseconds since the epoch."""
+
+    created_ms: int
+    cursor_ms: int
+    closed: Mapping[TimeType, int] = dataclasses.field(default_factory=dict)
+    unsettled: tuple[Segment, ...] = ()
+    generation: int = 0  # the running one; 0: none
+    restored_generation: int = 0
+    phase: Phase = Phase.STARTING
+    last_step: int = 0
+    committed_step: int = 0
+    suspended: bool = False
+    stopping: bool = False
+    bound: bool = False
+    complete: bool = False
+    backoff_until_ms: int = 0
+    ended: bool = False
+
+    @classmethod
+    def start(cls, created_ms: int) -> Ledger:
+        """The ledger of a job that was just created."""
+        return cls(created_ms=created_ms, cursor_ms=created_ms)
+
+    # ---- reading
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the open interval is step time, which only the next event can classify."""
+        return self.generation > 0 and self.phase is Phase.TRAIN
+
+    @property
+    def has_reached_steps(self) -> bool:
+        """Whether the running world has begun to train, up to its last save."""
+        return self.generation > 0 and self.phase in (Phase.TRAIN, Phase.FINISHING)
+
+    @property
+    def type_now(self) -> TimeType:
+        """Type of the interval that is open at the cursor (step time: productive)."""
+        if self.stopping:
+            return TimeType.TEARDOWN
+        if self.suspended:
+            return TimeType.SUSPENDED
+        if self.backoff_until_ms > self.cursor_ms:
+            return TimeType.BACKOFF
+        if self.generation:
+            return _TYPE_OF_PHASE.get(self.phase, TimeType.PRODUCTIVE)
+        if self.complete:
+            return TimeType.RUNTIME_INIT
+        return TimeType.IMAGE if self.bound else TimeType.PROVISIONING
+
+    def view(self, now_ms: int) -> TimeView:
+        """Types at ``now_ms``, the open interval included (as unsettled while training)."""
+        reached = self.advance(now_ms)
+        open_ms = 0 if reached.ended else max(0, now_ms - reached.cursor_ms)
+        return TimeView(
+            by_type_ms=reached.closed,
+            unsettled_ms=sum(s.total_ms for s in reached.unsettled) + open_ms,
+            unsettled_productive_ms=sum(s.productive_ms for s in reached.unsettled) + open_ms,
+            wall_ms=reached.cursor_ms + open_ms - reached.created_ms,
+        )
+
+    # ---- folding
+
+    def advance(self, to_ms: int) -> Ledger:
+        """Book the open interval up to ``to_ms``; step time stays open until an event ends it."""
+        if self.ended or self.is_training:
+            return self
+        ledger = self
+        if self.cursor_ms < self.backoff_until_ms < to_ms:
+            ledger = ledger.book(self.backoff_until_ms, ledger.type_now)
+        return ledger.book(to_ms, ledger.type_now)
+
+    def book(self, to_ms: int, kind: TimeType) -> Ledger:
+        """Book [cursor, to_ms] as ``kind``; a time before the cursor books nothing."""
+        span = to_ms - self.cursor_ms
+        if span <= 0:
+            return self
+        closed = {**self.closed, kind: self.closed.get(kind, 0) + span}
+        return self.but(closed=closed, cursor_ms=to_ms)
+
+    def apply(self, seen: Observation) -> Ledger:
+        """The ledger after one observation; observations come in the order of their time."""
+        if self.ended:
+            return self
+        handler = _HANDLERS.get(seen.kind)
+        return handler(self, seen) if handler else self.advance(seen.at_ms)
+
+    def but(self, **changes: Any) -> Ledger:
+        """A copy with changes."""
+        return dataclasses.replace(self, **changes)
+
+    def close_steps(self, to_ms: int, segment: Segment) -> Ledger:
+        """End the open step interval at ``to_ms`` with the waits that ``segment`` tells of."""
+        span = max(0, to_ms - self.cursor_ms)
+        bounded = segment.stretched_to(span)
+        return self.but(
+            unsettled=compact((*self.unsettled, bounded)) if span else self.unsettled,
+            cursor_ms=self.cursor_ms + span,
+            last_step=max(self.last_step, segment.last_step),
+        )
+
+    def settle(self, step: int) -> Ledger:
+        """Book unsettled time of steps up to ``step``: a checkpoint covers them."""
+        done, rest = split(self.unsettled, step)
+        closed = dict(self.closed)
+        for segment in done:
+            for kind, amount in segment.by_type():
+                closed[kind] = closed.get(kind, 0) + amount
+        return self.but(closed=closed, unsettled=rest)
+
+    def roll_back(self) -> Ledger:
+        """Book all unsettled time as rollback: no checkpoint covers it any more."""
+        lost = sum(segment.total_ms for segment in self.unsettled)
+        if not lost:
+            return self
+        closed = {**self.closed, TimeType.ROLLBACK: self.closed.get(TimeType.ROLLBACK, 0) + lost}
+        return self.but(closed=closed, unsettled=())
+
+    def leave_steps(self, at_ms: int, kind: TimeType | None = None) -> Ledger:
+        """Close whatever is open at ``at_ms``: step time as ``kind``, or as a step's rest."""
+        if not self.is_training:
+            return self.advance(at_ms)
+        if kind is not None:
+            return self.book(at_ms, kind)
+        return self.close_steps(at_ms, Segment(self.last_step, self.last_step))
+
+    # ---- persistence
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object from which ``from_json`` makes an equal ledger."""
+        raw = dataclasses.asdict(self)
+        raw["closed"] = {kind.value: amount for kind, amount in sorted(self.closed.items())}
+        raw["unsettled"] = [list(dataclasses.astuple(segment)) for segment in self.unsettled]
+        raw["phase"] = self.phase.value
+        return raw
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Ledger:
+        """Inverse of ``to_json``; keys of other versions are ignored."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        values = {name: value for name, value in raw.items() if name in names}
+        values["closed"] = {TimeType(kind): int(ms) for kind, ms in raw.get("closed", {}).items()}
+        values["unsettled"] = tuple(Segment(*parts) for parts in raw.get("unsettled", ()))
+        values["phase"] = Phase(raw.get("phase", Phase.STARTING))
+        return cls(**values)
+
+
+def _generation_started(ledger: Ledger, seen: Observation) -> Ledger:
+    generation = int(seen.data["generation"])
+    if generation == ledger.generation:  # a new coordinator has adopted the running world
+        return ledger.advance(seen.at_ms)
+    # A world that ended unseen: nobody can say when, so no type is claimed for its last interval.
+    ledger = ledger.leave_steps(seen.at_ms, TimeType.UNATTRIBUTED)
+    return ledger.but(
+        generation=generation,
+        phase=Phase.STARTING,
+        stopping=False,
+        suspended=False,
+        bound=True,
+        complete=True,
+        backoff_until_ms=0,
+    )
+
+
+def _phase(ledger: Ledger, seen: Observation) -> Ledger:
+    if not ledger.generation or int(seen.data["generation"]) != ledger.generation:
+        return ledger.advance(seen.at_ms)
+    return ledger.leave_steps(seen.at_ms).but(phase=Phase(seen.data["phase"]))
+
+
+def _restored(ledger: Ledger, seen: Observation) -> Ledger:
+    generation = int(seen.data["generation"])
+    ledger = ledger.advance(seen.at_ms)
+    if generation <= ledger.restored_generation:
+        return ledger
+    step = int(seen.data["step"])
+    ledger = ledger.settle(step).roll_back()
+    return ledger.but(restored_generation=generation, last_step=step)
+
+
+def _progress(ledger: Ledger, seen: Observation) -> Ledger:
+    if not ledger.generation or int(seen.data["generation"]) != ledger.generation:
+        return ledger.advance(seen.at_ms)
+    ended_ms = min(int(seen.data["endedAtMs"]), seen.at_ms)
+    last = int(seen.data["lastStep"])
+    if not ledger.is_training:  # the first step closed before its phase was reported
+        ledger = ledger.advance(ended_ms)
+        return ledger.but(phase=Phase.TRAIN, last_step=max(ledger.last_step, last))
+    segment = Segment(
+        int(seen.data["firstStep"]),
+        last,
+        input_wait_ms=int(seen.data.get("inputWaitMs", 0)),
+        checkpoint_stall_ms=int(seen.data.get("saveBlockedMs", 0)),
+    )
+    return ledger.close_steps(ended_ms, segment)
+
+
+def _committed(ledger: Ledger, seen: Observation) -> Ledger:
+    step = int(seen.data["step"])
+    ledger = ledger.advance(seen.at_ms).settle(step)
+    return ledger.but(committed_step=max(ledger.committed_step, step))
+
+
+def _loss(ledger: Ledger, seen: Observation) -> Ledger:
+    if not ledger.generation:
+        return ledger.advance(seen.at_ms)
+    onset_ms = min(int(seen.data["onsetAtMs"]), seen.at_ms)
+    detected_ms = min(int(seen.data.get("detectedAtMs", seen.at_ms)), seen.at_ms)
+    ledger = ledger.leave_steps(onset_ms, TimeType.ROLLBACK)
+    ledger = ledger.but(generation=0, stopping=True)
+    return ledger.book(detected_ms, TimeType.DETECTION).book(seen.at_ms, TimeType.TEARDOWN)
+
+
+def _stop(ledger: Ledger, seen: Observation) -> Ledger:
+    return ledger.leave_steps(seen.at_ms).but(generation=0, stopping=True)
+
+
+def _suspended(ledger: Ledger, seen: Observation) -> Ledger:
+    ledger = ledger.leave_steps(seen.at_ms, TimeType.ROLLBACK)
+    return ledger.but(suspended=True, **_NO_PODS)
+
+
+def _attempt_started(ledger: Ledger, seen: Observation) -> Ledger:
+    ledger = ledger.leave_steps(seen.at_ms, TimeType.UNATTRIBUTED)
+    return ledger.but(restored_generation=0, **_NO_PODS)
+
+
+def _ended(ledger: Ledger, seen: Observation) -> Ledger:
+    ledger = ledger.leave_steps(seen.at_ms)
+    if seen.kind is FactKind.SUCCEEDED:  # nothing was lost, whether or not it was ever saved
+        ledger = ledger.settle(max((s.last_step for s in ledger.unsettled), default=0))
+    return ledger.roll_back().but(ended=True, generation=0)
+
+
+def _setter(**changes: Any) -> Callable[[Ledger, Observation], Ledger]:
+    return lambda ledger, seen: ledger.advance(seen.at_ms).but(**changes)
+
+
+def _backoff(ledger: Ledger, seen: Observation) -> Ledger:
+    return ledger.advance(seen.at_ms).but(backoff_until_ms=int(seen.data["untilAtMs"]))
+
+
+_NO_PODS: dict[str, Any] = {
+    "generation": 0,
+    "stopping": False,
+    "bound": False,
+    "complete": False,
+    "backoff_until_ms": 0,
+}
+_HANDLERS: dict[EventKind | FactKind, Callable[[Ledger, Observation], Ledger]] = {
+    EventKind.MEMBER_LEFT: _setter(complete=False),
+    EventKind.MEMBERS_COMPLETE: _setter(bound=True, complete=True),
+    EventKind.GENERATION_STARTED: _generation_started,
+    EventKind.PHASE: _phase,
+    EventKind.RESTORED: _restored,
+    EventKind.PROGRESS: _progress,
+    EventKind.COMMITTED: _committed,
+    EventKind.LOSS: _loss,
+    EventKind.GENERATION_STOPPED: _setter(stopping=False),
+    EventKind.BACKOFF: _backoff,
+    EventKind.FINISHED: _stop,
+    EventKind.GAVE_UP: _stop,
+    FactKind.ATTEMPT_STARTED: _attempt_started,
+    FactKind.SUSPENDED: _suspended,
+    FactKind.RESUMED: _setter(suspended=False),
+    FactKind.PODS_BOUND: _setter(bound=True),
+    FactKind.PODS_UNBOUND: _setter(bound=False),
+    FactKind.SUCCEEDED: _ended,
+    FactKind.FAILED: _ended,
+}

@@ -1,0 +1,104 @@
+"""Environment of the trainer's container: the agent's, the TPU's and the trainer's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from tpujob_agent.protocol import Env
+from tpujob_operator.api.models import TPUTrainingJob
+from tpujob_operator.api.podtemplate import AGENT_DIR
+from tpujob_operator.api.spec import Checkpoint, IntervalPolicy
+from tpujob_operator.core.manifests import names, pods, secret, service
+
+#: Modules that are worth importing once per pod; the agent goes on without those that are missing.
+_PRELOAD = ("jax", "flax", "optax", "orbax.checkpoint")
+#: Its training loop brings everything else: JAX, Optax, Orbax, Grain.
+_PRELOAD_BUNDLED = ("jax", "tpujob_trainer.train")
+_MEGASCALE_PORT = 8080
+
+
+def variables(job: TPUTrainingJob, attempt: int) -> list[dict[str, Any]]:
+    """All variables, in an order in which later ones may refer to earlier ones."""
+    return [
+        *_identity(job, attempt),
+        *_trainer(job),
+        *_tpu(job, attempt),
+        *_multislice(job, attempt),
+    ]
+
+
+def _identity(job: TPUTrainingJob, attempt: int) -> Iterator[dict[str, Any]]:
+    yield pods.variable(Env.JOB, job.metadata.name)
+    yield pods.variable(Env.NAMESPACE, job.metadata.namespace)
+    yield pods.variable(Env.ATTEMPT, attempt)
+    yield pods.variable(Env.COORDINATOR, service.address(job))
+    yield secret.token_variable(job, Env.TOKEN)
+    yield pods.field_variable(Env.SLICE, f"metadata.labels['{names.SLICE_INDEX_LABEL}']")
+    yield pods.field_variable(Env.HOST, f"metadata.annotations['{names.HOST_INDEX_ANNOTATION}']")
+    yield pods.field_variable(Env.POD_NAME, "metadata.name")
+    yield pods.field_variable(Env.POD_IP, "status.podIP")
+    yield pods.field_variable(Env.NODE_NAME, "spec.nodeName")
+    yield pods.variable(Env.RUN_DIR, f"{AGENT_DIR}/run")
+    yield pods.variable(Env.CACHE_DIR, f"{AGENT_DIR}/cache")
+
+
+def _trainer(job: TPUTrainingJob) -> Iterator[dict[str, Any]]:
+    spec = job.spec
+    yield pods.variable(Env.PRELOAD, ",".join(_preload(job)))
+    if spec.health.progress_pattern:
+        yield pods.variable(Env.PROGRESS_PATTERN, _literal(spec.health.progress_pattern))
+    if spec.checkpoint:
+        yield pods.variable(Env.CHECKPOINT_DIR, _literal(spec.checkpoint.directory))
+        yield pods.variable(Env.CHECKPOINT_INTERVAL, interval(spec.checkpoint))
+        yield pods.variable(Env.CHECKPOINT_KEEP, spec.checkpoint.keep)
+    if spec.trainer:
+        config = json.dumps(spec.trainer.config, sort_keys=True, separators=(",", ":"))
+        yield pods.variable(Env.TRAINER_CONFIG, _literal(config))
+
+
+def _tpu(job: TPUTrainingJob, attempt: int) -> Iterator[dict[str, Any]]:
+    """What GKE injects, set here so that a job runs the same where nothing injects."""
+    shape = job.shape
+    here = f"$({Env.SLICE})"
+    hosts = [
+        names.worker_host(job.metadata.name, attempt, here, host) for host in range(shape.hosts)
+    ]
+    yield pods.field_variable(
+        "TPU_WORKER_ID", f"metadata.annotations['{names.HOST_INDEX_ANNOTATION}']"
+    )
+    yield pods.variable("TPU_WORKER_HOSTNAMES", ",".join(hosts))
+    yield pods.variable("TPU_TOPOLOGY", shape.topology)
+    yield pods.variable("TPU_ACCELERATOR_TYPE", shape.accelerator_type)
+
+
+def _multislice(job: TPUTrainingJob, attempt: int) -> Iterator[dict[str, Any]]:
+    if job.spec.slices == 1:
+        return
+    leader = names.worker_host(job.metadata.name, attempt, 0, 0)
+    yield pods.variable("MEGASCALE_NUM_SLICES", job.spec.slices)
+    yield pods.variable("MEGASCALE_SLICE_ID", f"$({Env.SLICE})")
+    yield pods.variable("MEGASCALE_COORDINATOR_ADDRESS", leader)
+    yield pods.variable("MEGASCALE_PORT", _MEGASCALE_PORT)
+
+
+def interval(checkpoint: Checkpoint) -> str:
+    """The checkpoint interval as the trainer reads it: ``auto``, ``steps:N`` or ``seconds:S``."""
+    chosen = checkpoint.interval
+    if chosen.policy is IntervalPolicy.STEPS:
+        return f"steps:{chosen.steps}"
+    if chosen.policy is IntervalPolicy.SECONDS:
+        return f"seconds:{chosen.seconds}"
+    return "auto"
+
+
+def _preload(job: TPUTrainingJob) -> tuple[str, ...]:
+    if job.spec.recovery.preload is not None:
+        return tuple(job.spec.recovery.preload)
+    return _PRELOAD_BUNDLED if job.spec.trainer else _PRELOAD
+
+
+def _literal(value: str) -> str:
+    """Text that the kubelet takes as it is: ``$(NAME)`` would be replaced."""
+    return value.replace("$(", "$$(")

@@ -1,0 +1,93 @@
+"""The JobSet of an attempt: the coordinator and the slices."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tpujob_operator.api.models import TPUTrainingJob
+from tpujob_operator.core.manifests import coordinator, names, pods, worker
+from tpujob_operator.core.manifests.options import ManifestOptions
+from tpujob_operator.tpu.catalogue import NODE_POOL_LABEL
+
+API_VERSION = "jobset.x-k8s.io/v1alpha2"
+_EXCLUSIVE_TOPOLOGY = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+_DIGEST_CHARACTERS = 16
+
+
+def build(
+    job: TPUTrainingJob,
+    attempt: int,
+    options: ManifestOptions,
+    budgets_used: Mapping[str, int],
+) -> dict[str, Any]:
+    """The JobSet of an attempt.
+
+    It is applied once: everything but ``suspend`` is immutable.
+    """
+    metadata = names.metadata(job, names.jobset(job.metadata.name, attempt), attempt)
+    metadata["annotations"] = {names.SHAPE_ANNOTATION: shape_digest(job)}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "JobSet",
+        "metadata": metadata,
+        "spec": {
+            "suspend": job.spec.suspend,
+            # Agents find each other before they are ready.
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+            # The coordinator ends when the last world has finished, whatever else is pending.
+            "successPolicy": {
+                "operator": "All",
+                "targetReplicatedJobs": [names.COORDINATOR],
+            },
+            # Jobs never fail by themselves; if one does, the operator makes a new attempt.
+            "failurePolicy": {"maxRestarts": 0},
+            "replicatedJobs": [
+                _coordinator(job, attempt, options, budgets_used),
+                _slices(job, attempt, options),
+            ],
+        },
+    }
+
+
+def shape_digest(job: TPUTrainingJob) -> str:
+    """Digest of the parts of a spec that an attempt's JobSet was made from.
+
+    An attempt whose digest differs from the job's runs with older settings.
+    What is at its default is left out, so that a release that adds fields
+    changes no digest.
+    """
+    changes_nothing = {"suspend", "active_deadline_seconds", "ttl_seconds_after_finished"}
+    spec = job.spec.model_dump(
+        mode="json", exclude=changes_nothing, exclude_defaults=True, exclude_none=True
+    )
+    text = json.dumps(spec, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARACTERS]
+
+
+def _coordinator(
+    job: TPUTrainingJob,
+    attempt: int,
+    options: ManifestOptions,
+    budgets_used: Mapping[str, int],
+) -> dict[str, Any]:
+    template = coordinator.pod_template(job, attempt, options, budgets_used)
+    labels = names.labels(job.metadata.name, attempt, names.ROLE_COORDINATOR)
+    return {
+        "name": names.COORDINATOR,
+        "replicas": 1,
+        "template": pods.indexed_job(template, labels, pods=1),
+    }
+
+
+def _slices(job: TPUTrainingJob, attempt: int, options: ManifestOptions) -> dict[str, Any]:
+    template = worker.pod_template(job, attempt, options)
+    labels = names.labels(job.metadata.name, attempt, names.ROLE_WORKER)
+    made = pods.indexed_job(template, labels, pods=job.shape.hosts)
+    if job.shape.hosts > 1:
+        # One slice per node pool: half-scheduled slices would steal chips from each other.
+        # Hosts of single-host slices share a pool and are exclusive by their chips.
+        made["metadata"]["annotations"] = {_EXCLUSIVE_TOPOLOGY: NODE_POOL_LABEL}
+    return {"name": names.SLICE, "replicas": job.spec.slices, "template": made}

@@ -1,0 +1,35 @@
+"""All objects of an attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tpujob_operator.api.models import TPUTrainingJob
+from tpujob_operator.core.manifests import jobset, secret, service
+from tpujob_operator.core.manifests.options import ManifestOptions
+
+
+def build(
+    job: TPUTrainingJob,
+    *,
+    attempt: int,
+    options: ManifestOptions,
+    budgets_used: Mapping[str, int] | None = None,
+) -> list[dict[str, Any]]:
+    """Secret, Service and JobSet, in the order in which they are to be applied.
+
+    Secret and Service may be applied again at any time. The JobSet is applied
+    once per attempt, afterwards only its ``spec.suspend`` can change.
+
+    Args:
+        job: The job; its metadata has name, namespace and uid.
+        attempt: Number of the attempt, from 1.
+        options: Settings of the operator.
+        budgets_used: Restarts that earlier attempts have charged to each budget.
+    """
+    return [
+        secret.build(job, options),
+        service.build(job, attempt),
+        jobset.build(job, attempt, options, budgets_used or {}),
+    ]

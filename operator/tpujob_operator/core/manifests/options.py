@@ -1,0 +1,22 @@
+"""What the builders need to know of the operator."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ManifestOptions:
+    """Settings of the operator that show in the objects it makes.
+
+    Attributes:
+        operator_key: Secret from which every job's token is derived.
+        operator_image: Image of the coordinator and of the container that brings the agent.
+        trainer_image: Image of the bundled trainer where a job names none.
+        image_pull_policy: Pull policy of these images.
+    """
+
+    operator_key: str = dataclasses.field(repr=False)
+    operator_image: str
+    trainer_image: str
+    image_pull_policy: str = "IfNotPresent"

@@ -1,0 +1,140 @@
+"""The pods of the hosts: the user's template with the agent in front of the trainer."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tpujob_operator.api.models import TPUTrainingJob
+from tpujob_operator.api.podtemplate import (
+    AGENT_CONTAINER,
+    AGENT_DIR,
+    AGENT_VOLUME,
+    TRAINER_CONTAINER,
+    find_trainer,
+)
+from tpujob_operator.api.spec import Trainer
+from tpujob_operator.core.manifests import environment, names, pods
+from tpujob_operator.core.manifests.options import ManifestOptions
+from tpujob_operator.tpu.catalogue import RESOURCE
+
+_AGENT_IN_IMAGE = "/opt/tpujob/agent.pyz"
+_AGENT_IN_POD = f"{AGENT_DIR}/agent.pyz"
+_GRACE_S = 30
+#: Kubernetes' default of 300 s would keep a lost host's pod that long.
+_LOST_NODE_TOLERATION_S = 10
+
+
+def pod_template(job: TPUTrainingJob, attempt: int, options: ManifestOptions) -> dict[str, Any]:
+    """Template of the worker pods; what the user's template says stays as it is."""
+    template = _own_template(job) if job.spec.template else _bundled_template(job, options)
+    _mark(template.setdefault("metadata", {}), job, attempt)
+    spec = template["spec"]
+    trainer = find_trainer(spec["containers"])
+    _wrap(trainer, environment.variables(job, attempt))
+    _add_chips(trainer, job.shape.chips_per_host)
+    _place(spec, job)
+    spec["initContainers"] = [_agent_container(options), *(spec.get("initContainers") or [])]
+    spec["volumes"] = [*(spec.get("volumes") or []), {"name": AGENT_VOLUME, "emptyDir": {}}]
+    spec["restartPolicy"] = "OnFailure"
+    spec.setdefault("terminationGracePeriodSeconds", _GRACE_S)
+    spec.setdefault("enableServiceLinks", False)
+    if spec.get("hostNetwork"):  # Kubernetes' default would then not find Services
+        spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
+    if job.spec.priority_class_name:
+        spec["priorityClassName"] = job.spec.priority_class_name
+    return template
+
+
+def _own_template(job: TPUTrainingJob) -> dict[str, Any]:
+    assert job.spec.template is not None
+    return copy.deepcopy(job.spec.template.to_json())
+
+
+def _bundled_template(job: TPUTrainingJob, options: ManifestOptions) -> dict[str, Any]:
+    assert job.spec.trainer is not None
+    trainer = job.spec.trainer
+    pod: dict[str, Any] = {"automountServiceAccountToken": False}
+    given = trainer.to_json()
+    for key in ("volumes", "serviceAccountName", "securityContext"):
+        if key in given:
+            pod[key] = given[key]
+    pod["containers"] = [_bundled_container(trainer, given, options)]
+    return {"spec": pod}
+
+
+def _bundled_container(
+    trainer: Trainer, given: Mapping[str, Any], options: ManifestOptions
+) -> dict[str, Any]:
+    container: dict[str, Any] = {
+        "name": TRAINER_CONTAINER,
+        "image": trainer.image or options.trainer_image,
+        "imagePullPolicy": options.image_pull_policy,
+        "command": ["python", "-m", "tpujob_trainer"],
+        # Capabilities stay: TPU drivers lock memory beyond the usual limit.
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+    for key in ("env", "resources", "volumeMounts"):
+        if key in given:
+            container[key] = given[key]
+    return container
+
+
+def _mark(metadata: dict[str, Any], job: TPUTrainingJob, attempt: int) -> None:
+    ours = names.labels(job.metadata.name, attempt, names.ROLE_WORKER)
+    metadata["labels"] = {**(metadata.get("labels") or {}), **ours}
+    metadata["annotations"] = {**pods.STAY, **(metadata.get("annotations") or {})}
+
+
+def _wrap(container: dict[str, Any], variables: Iterable[Mapping[str, Any]]) -> None:
+    """Put the agent in front of the command and give it its environment."""
+    program = [*container["command"], *(container.get("args") or [])]
+    container["command"] = ["python3", _AGENT_IN_POD, "--", *program]
+    container.pop("args", None)
+    container["env"] = pods.merged_by_name(variables, container.get("env") or [])
+    mount = {"name": AGENT_VOLUME, "mountPath": AGENT_DIR}
+    container["volumeMounts"] = [*(container.get("volumeMounts") or []), mount]
+
+
+def _add_chips(container: dict[str, Any], chips: int) -> None:
+    resources = dict(container.get("resources") or {})
+    for kind in ("requests", "limits"):
+        resources[kind] = {**(resources.get(kind) or {}), RESOURCE: str(chips)}
+    container["resources"] = resources
+
+
+def _place(spec: dict[str, Any], job: TPUTrainingJob) -> None:
+    """Onto nodes of such slices, and off lost nodes soon."""
+    spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **job.shape.node_selector}
+    given = list(spec.get("tolerations") or [])
+    keys = {toleration.get("key") for toleration in given}
+    spec["tolerations"] = given + [t for t in _tolerations() if t["key"] not in keys]
+
+
+def _tolerations() -> list[dict[str, Any]]:
+    soon = {"operator": "Exists", "effect": "NoExecute"}
+    lost = {**soon, "tolerationSeconds": _LOST_NODE_TOLERATION_S}
+    return [
+        {"key": RESOURCE, "operator": "Exists", "effect": "NoSchedule"},
+        {"key": "node.kubernetes.io/not-ready", **lost},
+        {"key": "node.kubernetes.io/unreachable", **lost},
+    ]
+
+
+def _agent_container(options: ManifestOptions) -> dict[str, Any]:
+    return {
+        "name": AGENT_CONTAINER,
+        "image": options.operator_image,
+        "imagePullPolicy": options.image_pull_policy,
+        "command": ["cp", _AGENT_IN_IMAGE, _AGENT_IN_POD],
+        "volumeMounts": [{"name": AGENT_VOLUME, "mountPath": AGENT_DIR}],
+        "resources": {
+            "requests": {"cpu": "10m", "memory": "16Mi"},
+            "limits": {"memory": "64Mi"},
+        },
+        "securityContext": pods.hardened(),
+    }

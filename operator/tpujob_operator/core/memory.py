@@ -1,0 +1,72 @@
+"""What the operator remembers of its own deeds, kept in ``status.ledger`` beside the history."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+#: A slice that was replaced once is replaced at once; again within this time, with a delay.
+CALM_MS = 10 * 60 * 1000
+_FIRST_DELAY_MS = 1_000
+_LONGEST_DELAY_MS = 60_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Replacements:
+    """How often a Job was deleted because a pod of it was lost, and when the last time."""
+
+    count: int = 0
+    last_ms: int = 0
+
+    def another(self, now_ms: int) -> Replacements:
+        """One more, at ``now_ms``; after a calm time counting starts anew."""
+        count = self.count if now_ms - self.last_ms < CALM_MS else 0
+        return Replacements(count + 1, now_ms)
+
+    def next_at_ms(self) -> int:
+        """Earliest time of the next one: at once, then 1, 2, 4 … 60 s after the last."""
+        if not self.count:
+            return 0
+        if self.count == 1:
+            return self.last_ms + _FIRST_DELAY_MS
+        return self.last_ms + min(_LONGEST_DELAY_MS, _FIRST_DELAY_MS << min(self.count - 1, 10))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Memory:
+    """State of the policies that Kubernetes does not hold for them."""
+
+    replacements: Mapping[str, Replacements] = dataclasses.field(default_factory=dict)
+    attempts_without_commit: int = 0
+    committed_at_attempt: int = 0  # checkpoint step when the attempt began
+    next_attempt_ms: int = 0
+
+    def replaced(self, name: str, now_ms: int) -> Memory:
+        """The memory after the Job called ``name`` was deleted for a lost pod."""
+        count = self.replacements.get(name, Replacements()).another(now_ms)
+        return dataclasses.replace(self, replacements={**self.replacements, name: count})
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object from which ``from_json`` makes an equal memory."""
+        return {
+            "replacements": {
+                name: [item.count, item.last_ms] for name, item in sorted(self.replacements.items())
+            },
+            "attemptsWithoutCommit": self.attempts_without_commit,
+            "committedAtAttempt": self.committed_at_attempt,
+            "nextAttemptMs": self.next_attempt_ms,
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Memory:
+        """Inverse of ``to_json``; what is missing takes its default."""
+        return cls(
+            replacements={
+                name: Replacements(int(count), int(last))
+                for name, (count, last) in raw.get("replacements", {}).items()
+            },
+            attempts_without_commit=int(raw.get("attemptsWithoutCommit", 0)),
+            committed_at_attempt=int(raw.get("committedAtAttempt", 0)),
+            next_attempt_ms=int(raw.get("nextAttemptMs", 0)),
+        )

@@ -1,0 +1,31 @@
+"""What the operator itself observes about a job, beside the coordinator's timeline."""
+
+import dataclasses
+import enum
+from typing import Any
+
+from tpujob_agent.protocol import Event
+
+
+class FactKind(enum.StrEnum):
+    """Kinds of facts that come from Kubernetes."""
+
+    ATTEMPT_STARTED = "attemptStarted"  # attempt
+    SUSPENDED = "suspended"
+    RESUMED = "resumed"
+    PODS_BOUND = "podsBound"  # every worker pod has a node
+    PODS_UNBOUND = "podsUnbound"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fact:
+    """A fact with the time at which it was observed, milliseconds since the epoch."""
+
+    at_ms: int
+    kind: FactKind
+    data: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+Observation = Event | Fact

@@ -1,0 +1,73 @@
+"""What a decision says: data only, carried out by the executor."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from tpujob_operator.core.history import History
+from tpujob_operator.core.kinds import Ref
+from tpujob_operator.core.memory import Memory
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Apply:
+    """Server-side apply of a manifest."""
+
+    manifest: Mapping[str, Any]
+
+    @property
+    def what(self) -> str:
+        """Kind and name, for people."""
+        return f"{self.manifest['kind']} {self.manifest['metadata']['name']}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Patch:
+    """Merge patch of one incarnation of an object."""
+
+    ref: Ref
+    body: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Delete:
+    """Deletion of one incarnation of an object; its children follow in the background."""
+
+    ref: Ref
+    why: str
+
+
+Action = Apply | Patch | Delete
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Note:
+    """An Event object to be written: a reason of few values, and what happens next."""
+
+    reason: str
+    message: str
+    type: Literal["Normal", "Warning"] = "Normal"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """The outcome of a decision.
+
+    ``status`` is the whole new status, or nothing if it need not be written.
+    It is written before the actions are taken, so that the intent outlives a
+    crash between the two, and the notes are sent only if it was written.
+    """
+
+    history: History
+    memory: Memory
+    actions: tuple[Action, ...] = ()
+    status: Mapping[str, Any] | None = None
+    notes: tuple[Note, ...] = ()
+    requeue_after_s: float | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do: the cluster is as it should be."""
+        return not self.actions and self.status is None

@@ -1,0 +1,1 @@
+"""The ordered policies that decide() runs."""

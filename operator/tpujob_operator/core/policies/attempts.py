@@ -1,0 +1,71 @@
+"""Attempts: one JobSet each, never two of them alive."""
+
+import dataclasses
+
+from tpujob_agent.protocol import Budget, Cause, Event, EventKind
+from tpujob_operator.api import reasons
+from tpujob_operator.api.conditions import ConditionType
+from tpujob_operator.core.plan import Delete
+from tpujob_operator.core.policies.completion import failed
+from tpujob_operator.core.situation import NOTHING, Outcome, Situation, Verdict
+
+_FIRST_DELAY_MS = 1_000
+_LONGEST_DELAY_MS = 300_000
+
+
+def begin_first_attempt(situation: Situation) -> Outcome:
+    """Number the first attempt, so that the number is written down before anything is made."""
+    return NOTHING if situation.attempt else Outcome(attempt=1)
+
+
+def restart_failed_attempt(situation: Situation) -> Outcome:
+    """Replace a JobSet that has failed by another attempt, within the budget."""
+    jobset = situation.jobset
+    if jobset is None or jobset.failure is None:
+        return NOTHING
+    memory = situation.memory
+    committed = situation.history.progress.committed_step
+    has_progress = committed > memory.committed_at_attempt
+    fruitless = 1 if has_progress else memory.attempts_without_commit + 1
+    limit = situation.job.spec.recovery.budgets.no_progress
+    if 0 <= limit < fruitless:
+        return failed(
+            situation,
+            reasons.BUDGET_SPENT,
+            f"{fruitless} attempts failed without a new checkpoint, the last one with: "
+            f"{jobset.failure}. Look at the events of the job's pods, correct the cause and "
+            "create the job again",
+        )
+    delay_ms = min(_LONGEST_DELAY_MS, _FIRST_DELAY_MS << min(fruitless - 1, 10))
+    until_ms = situation.now_ms + delay_ms
+    message = (
+        f"Attempt {situation.attempt} failed: {jobset.failure}. "
+        f"Attempt {situation.attempt + 1} begins in {delay_ms // 1000} s."
+    )
+    return Outcome(
+        actions=() if jobset.is_deleting else (Delete(jobset.ref, "the attempt has failed"),),
+        facts=(_backoff(situation, until_ms),),
+        verdicts={ConditionType.RESTARTING: Verdict(True, reasons.ATTEMPT_FAILED, message)},
+        memory=dataclasses.replace(
+            memory,
+            attempts_without_commit=fruitless,
+            committed_at_attempt=committed,
+            next_attempt_ms=until_ms,
+            replacements={},
+        ),
+        attempt=situation.attempt + 1,
+    )
+
+
+def budgets_used(situation: Situation) -> dict[str, int]:
+    """Restarts that earlier attempts have used, by budget, for the next coordinator."""
+    return {
+        budget.value: situation.history.incidents.used.get(budget, 0)
+        for budget in Budget
+        if budget is not Budget.NO_PROGRESS
+    }
+
+
+def _backoff(situation: Situation, until_ms: int) -> Event:
+    data = {"untilAtMs": until_ms, "cause": Cause.COORDINATOR.value}
+    return Event(0, situation.now_ms, EventKind.BACKOFF, data)

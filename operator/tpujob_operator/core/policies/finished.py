@@ -1,0 +1,45 @@
+"""A job that has reached its end never runs again; what is left of it is cleared away."""
+
+from tpujob_operator.api.base import parse_rfc3339
+from tpujob_operator.core.plan import Action, Delete
+from tpujob_operator.core.situation import NOTHING, Outcome, Situation, earliest
+
+#: A coordinator ends by itself once its last event was read; after this time it is ended.
+_CLOSING_MS = 30_000
+
+
+def clear_after_finished(situation: Situation) -> Outcome:
+    """Remove the children of a failed job, and the job itself once its time to live is over."""
+    snapshot = situation.snapshot
+    if not snapshot.is_over:
+        return NOTHING
+    finished_ms = parse_rfc3339(str(snapshot.status["finishedAt"]))
+    actions = _leftover_jobsets(situation, finished_ms)
+    waits = [_closing_wait_s(situation, finished_ms)]
+    ttl_s = snapshot.job.spec.ttl_seconds_after_finished if snapshot.job else None
+    if ttl_s is not None:
+        rest_ms = finished_ms + ttl_s * 1000 - situation.now_ms
+        if rest_ms <= 0:
+            actions = (Delete(snapshot.ref, "its time to live is over"),)
+        waits.append(rest_ms / 1000 if rest_ms > 0 else None)
+    return Outcome(
+        actions=actions, requeue_after_s=earliest(*waits), is_final=True, keeps_status=True
+    )
+
+
+def _leftover_jobsets(situation: Situation, finished_ms: int) -> tuple[Action, ...]:
+    has_closed = situation.now_ms - finished_ms >= _CLOSING_MS
+    return tuple(
+        Delete(jobset.ref, "the job has ended")
+        for jobset in situation.snapshot.own_jobsets
+        if not jobset.is_deleting
+        # a completed JobSet keeps the coordinator's log
+        and not jobset.is_completed
+        and (has_closed or situation.snapshot.has_condition("Failed"))
+    )
+
+
+def _closing_wait_s(situation: Situation, finished_ms: int) -> float | None:
+    rest_ms = finished_ms + _CLOSING_MS - situation.now_ms
+    is_open = any(not jobset.is_completed for jobset in situation.snapshot.own_jobsets)
+    return rest_ms / 1000 if is_open and rest_ms > 0 else None

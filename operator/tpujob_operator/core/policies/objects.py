@@ -1,0 +1,109 @@
+"""The objects of the current attempt exist."""
+
+from tpujob_operator.api import reasons
+from tpujob_operator.api.conditions import ConditionType
+from tpujob_operator.core.manifests import build
+from tpujob_operator.core.observations import FactKind
+from tpujob_operator.core.plan import Action, Apply, Delete, Note
+from tpujob_operator.core.policies.attempts import budgets_used
+from tpujob_operator.core.situation import NOTHING, Outcome, Situation, Verdict, fact
+
+#: Seconds between two looks for a JobSet installation.
+JOBSET_RETRY_S = 5.0
+#: Secret and Service are not watched: they are applied anew this often.
+REPAIR_INTERVAL_MS = 600_000
+_NO_JOBSET = (
+    "JobSet is not installed: the API server does not know jobsets.jobset.x-k8s.io. "
+    "Install JobSet 0.12 or newer (https://jobset.sigs.k8s.io/docs/installation/); "
+    "the job starts by itself within seconds then."
+)
+
+
+def wait_for_jobset_kind(situation: Situation) -> Outcome:
+    """Say so when the cluster has no JobSet, and look again soon."""
+    if situation.snapshot.cluster.has_jobset:
+        return NOTHING
+    return Outcome(
+        verdicts={ConditionType.STALLED: Verdict(True, reasons.JOBSET_MISSING, _NO_JOBSET)},
+        requeue_after_s=JOBSET_RETRY_S,
+        is_final=True,
+    )
+
+
+def ensure_objects(situation: Situation) -> Outcome:
+    """Make Secret, Service and JobSet of the current attempt, once nothing older is left."""
+    snapshot = situation.snapshot
+    if situation.jobset is not None:
+        return _repair(situation)
+    leftovers = snapshot.leftovers if situation.attempt == snapshot.attempt else _all(situation)
+    if leftovers:
+        return _clear(situation)
+    wait_ms = situation.memory.next_attempt_ms - situation.now_ms
+    if wait_ms > 0:
+        return Outcome(requeue_after_s=wait_ms / 1000)
+    return Outcome(
+        actions=tuple(Apply(manifest) for manifest in _manifests(situation)),
+        facts=(fact(situation, FactKind.ATTEMPT_STARTED, attempt=situation.attempt),),
+        notes=(
+            Note(
+                reasons.CREATED,
+                f"Attempt {situation.attempt} begins: {situation.job.spec.slices} slices of "
+                f"{situation.job.shape.hosts} hosts are asked for.",
+            ),
+        ),
+    )
+
+
+def report_refusals(situation: Situation) -> Outcome:
+    """Say so when the API server refuses what the job needs."""
+    refusals = situation.snapshot.refusals
+    if not refusals or ConditionType.STALLED in situation.verdicts:
+        return NOTHING
+    message = "; ".join(refusals) + ". The operator tries again, at growing intervals."
+    return Outcome(verdicts={ConditionType.STALLED: Verdict(True, reasons.REFUSED, message)})
+
+
+def report_admission(situation: Situation) -> Outcome:
+    """The job is admitted once its JobSet exists and may have pods."""
+    jobset = situation.jobset
+    if jobset is None or jobset.is_suspended:
+        return NOTHING
+    message = f"JobSet {jobset.name} may run its pods."
+    return Outcome(verdicts={ConditionType.ADMITTED: Verdict(True, reasons.ADMITTED, message)})
+
+
+def _manifests(situation: Situation) -> list[dict[str, object]]:
+    return build(
+        situation.job,
+        attempt=situation.attempt,
+        options=situation.snapshot.options,
+        budgets_used=budgets_used(situation),
+    )
+
+
+def _repair(situation: Situation) -> Outcome:
+    """Apply Secret and Service again now and then: somebody may have deleted them."""
+    due_ms = situation.snapshot.applied_ms + REPAIR_INTERVAL_MS - situation.now_ms
+    if due_ms > 0:
+        return Outcome(requeue_after_s=due_ms / 1000)
+    manifests = [item for item in _manifests(situation) if item["kind"] != "JobSet"]
+    return Outcome(actions=tuple(Apply(manifest) for manifest in manifests))
+
+
+def _all(situation: Situation) -> tuple[object, ...]:
+    return (*situation.snapshot.jobsets, *situation.snapshot.jobs, *situation.snapshot.pods)
+
+
+def _clear(situation: Situation) -> Outcome:
+    """Two attempts would write the same checkpoints: the old one must be gone entirely."""
+    planned = {action.ref.uid for action in situation.actions if isinstance(action, Delete)}
+    deletions: tuple[Action, ...] = tuple(
+        Delete(jobset.ref, "it belongs to an earlier attempt")
+        for jobset in situation.snapshot.own_jobsets
+        if not jobset.is_deleting and jobset.uid not in planned
+    )
+    message = "Pods of an earlier attempt are still there; the next one begins when they are gone."
+    return Outcome(
+        actions=deletions,
+        verdicts={ConditionType.PROGRESSING: Verdict(True, reasons.NEW_ATTEMPT, message)},
+    )

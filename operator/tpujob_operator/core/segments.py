@@ -1,0 +1,94 @@
+"""Unsettled step time: stretches of steps that no committed checkpoint covers yet."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+
+from tpujob_operator.core.timetypes import TimeType
+
+#: More segments than this are merged, so that a job that never saves stays small in status.
+MOST_SEGMENTS = 128
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Segment:
+    """Time of the steps ``first_step``…``last_step``, in milliseconds by what it was spent on."""
+
+    first_step: int
+    last_step: int
+    productive_ms: int = 0
+    input_wait_ms: int = 0
+    checkpoint_stall_ms: int = 0
+
+    @property
+    def total_ms(self) -> int:
+        """All of the segment's time."""
+        return self.productive_ms + self.input_wait_ms + self.checkpoint_stall_ms
+
+    def by_type(self) -> Iterator[tuple[TimeType, int]]:
+        """The segment's time as it is booked once a checkpoint covers it."""
+        yield TimeType.PRODUCTIVE, self.productive_ms
+        yield TimeType.INPUT_WAIT, self.input_wait_ms
+        yield TimeType.CHECKPOINT_STALL, self.checkpoint_stall_ms
+
+    def stretched_to(self, span_ms: int) -> Segment:
+        """The segment lasting exactly ``span_ms``: reported waits are bounded by it."""
+        stall = min(max(0, self.checkpoint_stall_ms), span_ms)
+        wait = min(max(0, self.input_wait_ms), span_ms - stall)
+        return dataclasses.replace(
+            self,
+            productive_ms=span_ms - stall - wait,
+            input_wait_ms=wait,
+            checkpoint_stall_ms=stall,
+        )
+
+    def cut(self, step: int) -> tuple[Segment, Segment]:
+        """The parts up to ``step`` and after it, time shared out by the number of steps."""
+        steps = self.last_step - self.first_step + 1
+        head = step - self.first_step + 1
+        parts = (
+            self.productive_ms * head // steps,
+            self.input_wait_ms * head // steps,
+            self.checkpoint_stall_ms * head // steps,
+        )
+        rest = (
+            self.productive_ms - parts[0],
+            self.input_wait_ms - parts[1],
+            self.checkpoint_stall_ms - parts[2],
+        )
+        return Segment(self.first_step, step, *parts), Segment(step + 1, self.last_step, *rest)
+
+
+def split(segments: Iterable[Segment], step: int) -> tuple[list[Segment], tuple[Segment, ...]]:
+    """Segments of steps up to ``step``, and those after it."""
+    done: list[Segment] = []
+    rest: list[Segment] = []
+    for segment in segments:
+        if segment.last_step <= step:
+            done.append(segment)
+        elif segment.first_step > step:
+            rest.append(segment)
+        else:
+            head, tail = segment.cut(step)
+            done.append(head)
+            rest.append(tail)
+    return done, tuple(rest)
+
+
+def compact(segments: Sequence[Segment]) -> tuple[Segment, ...]:
+    """The same segments, neighbours merged in pairs while there are too many."""
+    if len(segments) <= MOST_SEGMENTS:
+        return tuple(segments)
+    pairs = [segments[i : i + 2] for i in range(0, len(segments), 2)]
+    return tuple(_merged(pair) for pair in pairs)
+
+
+def _merged(pair: Sequence[Segment]) -> Segment:
+    return Segment(
+        first_step=min(s.first_step for s in pair),
+        last_step=max(s.last_step for s in pair),
+        productive_ms=sum(s.productive_ms for s in pair),
+        input_wait_ms=sum(s.input_wait_ms for s in pair),
+        checkpoint_stall_ms=sum(s.checkpoint_stall_ms for s in pair),
+    )

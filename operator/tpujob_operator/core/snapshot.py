@@ -1,0 +1,183 @@
+"""What a decision is made from: one immutable picture of a job and all that belongs to it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from tpujob_agent.protocol import Event
+from tpujob_operator.api.models import TPUTrainingJob
+from tpujob_operator.core.history import History
+from tpujob_operator.core.kinds import POD, TPU_TRAINING_JOB, Kind, Ref
+from tpujob_operator.core.manifests.names import ROLE_LABEL
+from tpujob_operator.core.manifests.options import ManifestOptions
+from tpujob_operator.core.memory import Memory
+from tpujob_operator.core.views import JobSetView, JobView, Object, PodView, View, owner_uid_of
+
+
+class JobKey(NamedTuple):
+    """Namespace and name of a job."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A pod that was there and is gone."""
+
+    uid: str
+    name: str
+    job_uid: str
+    role: str
+    phase: str
+    created: str
+    deleted_ms: int
+
+    @classmethod
+    def of(cls, kind: Kind, obj: Object, now_ms: int) -> Tombstone | None:
+        """The tombstone of a deleted object; only pods get one."""
+        if kind is not POD:
+            return None
+        meta = obj["metadata"]
+        return cls(
+            uid=meta["uid"],
+            name=meta["name"],
+            job_uid=owner_uid_of(obj),
+            role=meta.get("labels", {}).get(ROLE_LABEL, ""),
+            phase=obj.get("status", {}).get("phase", ""),
+            created=str(meta.get("creationTimestamp", "")),
+            deleted_ms=now_ms,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reading:
+    """A stretch of a coordinator's timeline, complete up to ``now_ms`` of its clock."""
+
+    epoch: str
+    events: tuple[Event, ...]
+    now_ms: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cluster:
+    """What is true of the whole cluster."""
+
+    has_jobset: bool = True
+    # numbers that change with every step are written to a job's status this often
+    status_interval_ms: int = 2_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """Everything a decision about one job depends on."""
+
+    obj: Object
+    job: TPUTrainingJob | None
+    spec_error: str
+    history: History
+    memory: Memory
+    options: ManifestOptions
+    cluster: Cluster = Cluster()
+    jobsets: tuple[JobSetView, ...] = ()
+    jobs: tuple[JobView, ...] = ()
+    pods: tuple[PodView, ...] = ()
+    tombstones: tuple[Tombstone, ...] = ()
+    readings: tuple[Reading, ...] = ()
+    refusals: tuple[str, ...] = ()
+    silent_since_ms: int = 0  # since when the running coordinator cannot be read; 0: it can
+    status_written_ms: int = 0
+    applied_ms: int = 0  # when Secret and Service were last applied
+
+    @property
+    def key(self) -> JobKey:
+        """Namespace and name."""
+        return JobKey(self.obj["metadata"]["namespace"], self.obj["metadata"]["name"])
+
+    @property
+    def uid(self) -> str:
+        """UID of the job."""
+        return str(self.obj["metadata"]["uid"])
+
+    @property
+    def ref(self) -> Ref:
+        """Reference to this incarnation of the job."""
+        return Ref(TPU_TRAINING_JOB, self.key.namespace, self.key.name, self.uid)
+
+    @property
+    def is_deleting(self) -> bool:
+        """Whether the job is being deleted."""
+        return bool(self.obj["metadata"].get("deletionTimestamp"))
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        """Status as last read or written."""
+        status: Mapping[str, Any] = self.obj.get("status") or {}
+        return status
+
+    @property
+    def attempt(self) -> int:
+        """The current attempt; 0: none was started."""
+        return int(self.status.get("attempt") or 0)
+
+    def has_condition(self, kind: str) -> bool:
+        """Whether a condition of the job's status is True."""
+        conditions = self.status.get("conditions") or ()
+        return any(item["type"] == kind and item["status"] == "True" for item in conditions)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has reached its end; it never runs again."""
+        return self.has_condition("Succeeded") or self.has_condition("Failed")
+
+    @functools.cached_property
+    def jobset(self) -> JobSetView | None:
+        """The JobSet of the current attempt, if it is there and ours."""
+        return next((item for item in self.own_jobsets if item.attempt == self.attempt), None)
+
+    @functools.cached_property
+    def own_jobsets(self) -> tuple[JobSetView, ...]:
+        """JobSets owned by this incarnation of the job."""
+        return tuple(item for item in self.jobsets if item.owner_uid == self.uid)
+
+    @functools.cached_property
+    def leftovers(self) -> tuple[View, ...]:
+        """What earlier attempts, or a deleted namesake of the job, have left behind."""
+        current = self.jobset.uid if self.jobset else None
+        jobsets = tuple(item for item in self.jobsets if item.uid != current)
+        jobs = tuple(item for item in self.jobs if item.owner_uid != current)
+        alive = {item.uid for item in self.current_jobs}
+        pods = tuple(
+            pod
+            for pod in self.pods
+            if pod.owner_uid not in alive and (pod.attempt != self.attempt or current is None)
+        )
+        return (*jobsets, *jobs, *pods)
+
+    @functools.cached_property
+    def current_jobs(self) -> tuple[JobView, ...]:
+        """Jobs of the current attempt's JobSet."""
+        if self.jobset is None:
+            return ()
+        return tuple(item for item in self.jobs if item.owner_uid == self.jobset.uid)
+
+    @functools.cached_property
+    def current_pods(self) -> tuple[PodView, ...]:
+        """Pods whose Job is a current one; those of a replaced Job do not count."""
+        alive = {item.uid for item in self.current_jobs}
+        return tuple(pod for pod in self.pods if pod.owner_uid in alive)
+
+    @property
+    def workers(self) -> tuple[PodView, ...]:
+        """Current worker pods."""
+        return tuple(pod for pod in self.current_pods if pod.is_worker)
+
+    def pods_of(self, job: JobView) -> tuple[PodView, ...]:
+        """Pods of one Job."""
+        return tuple(pod for pod in self.pods if pod.owner_uid == job.uid)

@@ -1,0 +1,98 @@
+"""Parts of a job's status as views of its history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tpujob_agent.protocol import Budget
+from tpujob_operator.api.base import rfc3339
+from tpujob_operator.api.models import TPUTrainingJob
+from tpujob_operator.api.status import (
+    BudgetUse,
+    CheckpointStatus,
+    Goodput,
+    Incident,
+    Progress,
+)
+from tpujob_operator.core import incidents
+from tpujob_operator.core.history import History
+from tpujob_operator.core.timetypes import TimeType
+
+
+def goodput_view(history: History, now_ms: int) -> Goodput:
+    """Where the time went up to ``now_ms``; every type is there, so that sums are complete."""
+    view = history.ledger.view(now_ms)
+    return Goodput(
+        ratio=round(view.goodput_ratio, 4),
+        wall_seconds=view.wall_ms / 1000,
+        unsettled_seconds=view.unsettled_ms / 1000,
+        seconds={kind.value: view.by_type_ms.get(kind, 0) / 1000 for kind in TimeType},
+    )
+
+
+def checkpoint_view(history: History) -> CheckpointStatus | None:
+    """The newest committed checkpoint, if there is one."""
+    progress = history.progress
+    if not progress.committed_step:
+        return None
+    at = rfc3339(progress.committed_at_ms) if progress.committed_at_ms else None
+    return CheckpointStatus(step=progress.committed_step, committed_at=at)
+
+
+def progress_view(history: History, job: TPUTrainingJob | None) -> Progress | None:
+    """How far the job is; percent and remaining time only where the number of steps is known."""
+    progress = history.progress
+    if not progress.step:
+        return None
+    steps = total_steps(job)
+    rest = max(0, steps - progress.step) if steps else None
+    return Progress(
+        percent=round(100 * progress.step / steps, 1) if steps else None,
+        eta_seconds=None if rest is None else round(rest * progress.step_ms / 1000),
+        last_loss=progress.loss,
+    )
+
+
+def total_steps(job: TPUTrainingJob | None) -> int | None:
+    """Steps the bundled trainer was asked for; nothing for other programs."""
+    steps: Any = job.spec.trainer.config.get("steps") if job and job.spec.trainer else None
+    return steps if isinstance(steps, int) and steps > 0 else None
+
+
+def incidents_view(history: History) -> list[Incident]:
+    """The newest incidents, oldest first."""
+    return [_incident(item, history.progress.step_ms) for item in history.incidents.newest]
+
+
+def budgets_view(history: History, job: TPUTrainingJob | None) -> dict[str, BudgetUse] | None:
+    """Use of each restart budget."""
+    if job is None:
+        return None
+    limits = job.spec.recovery.budgets.to_json()
+    used = {**history.incidents.used, Budget.NO_PROGRESS: history.incidents.losses_without_commit}
+    return {
+        budget.value: BudgetUse(used=used.get(budget, 0), limit=limits[budget.value])
+        for budget in Budget
+    }
+
+
+def _incident(item: incidents.Incident, step_ms: float) -> Incident:
+    is_resumed = item.resumed_step >= 0
+    recovered_ms = None if item.is_open else item.recovered_after_ms
+    repeated_ms = item.lost_steps * step_ms if is_resumed else 0.0
+    return Incident(
+        at=rfc3339(item.at_ms),
+        cause=item.cause.value,
+        rung=item.rung.value,
+        slice=item.slice if item.slice >= 0 else None,
+        worker=item.worker if item.worker >= 0 else None,
+        node=item.node or None,
+        step=item.step,
+        detected_after_seconds=item.detected_after_ms / 1000,
+        recovered_after_seconds=None if recovered_ms is None else recovered_ms / 1000,
+        lost_seconds=None
+        if recovered_ms is None
+        else round((recovered_ms + repeated_ms) / 1000, 3),
+        lost_steps=item.lost_steps if is_resumed else None,
+        message=item.message,
+    )

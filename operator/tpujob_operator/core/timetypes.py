@@ -1,0 +1,53 @@
+"""The types a job's time is cut into: exhaustive and exclusive, so that they add up to wall time.
+
+Every elementary interval of a job's life, from its creation to its terminal
+condition, gets exactly one type. The order is the order of precedence where
+several could apply.
+"""
+
+import enum
+
+
+class TimeType(enum.StrEnum):
+    """One of the 18 types of time; ``productive`` is goodput, all others are badput."""
+
+    TEARDOWN = "teardown"
+    SUSPENDED = "suspended"
+    QUEUED = "queued"
+    BACKOFF = "backoff"
+    PROVISIONING = "provisioning"
+    IMAGE = "image"
+    DETECTION = "detection"
+    RUNTIME_INIT = "runtime_init"
+    RESTORE = "restore"
+    COMPILE = "compile"
+    SETUP = "setup"
+    ROLLBACK = "rollback"
+    CHECKPOINT_STALL = "checkpoint_stall"
+    INPUT_WAIT = "input_wait"
+    DECLARED = "declared"
+    DEGRADED = "degraded"
+    PRODUCTIVE = "productive"
+    UNATTRIBUTED = "unattributed"
+
+
+DESCRIPTIONS: dict[TimeType, str] = {
+    TimeType.TEARDOWN: "failure verdict, drain or suspension until the last old process is gone",
+    TimeType.SUSPENDED: "suspended by the user or an administrator",
+    TimeType.QUEUED: "waiting for quota",
+    TimeType.BACKOFF: "waiting by policy before a restart",
+    TimeType.PROVISIONING: "admitted, until all pods are bound to nodes",
+    TimeType.IMAGE: "pods bound, until every agent has reported: pulls and container starts",
+    TimeType.DETECTION: "a fault has happened and is not noticed yet",
+    TimeType.RUNTIME_INIT: "processes start, import, find each other and their devices",
+    TimeType.RESTORE: "reading a checkpoint",
+    TimeType.COMPILE: "tracing and compiling the step",
+    TimeType.SETUP: "the rest before the first step",
+    TimeType.ROLLBACK: "steps that no committed checkpoint covered when they were lost",
+    TimeType.CHECKPOINT_STALL: "the training loop is held up by a save",
+    TimeType.INPUT_WAIT: "the training loop waits for data",
+    TimeType.DECLARED: "evaluation and other time the program declares",
+    TimeType.DEGRADED: "settled step time above the reference speed",
+    TimeType.PRODUCTIVE: "settled step time: covered by a committed checkpoint",
+    TimeType.UNATTRIBUTED: "no rule applies",
+}

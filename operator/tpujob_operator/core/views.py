@@ -1,0 +1,234 @@
+"""Views of Kubernetes objects: cheap, typed access to the parts that decisions need."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from tpujob_operator.core.kinds import JOB, JOB_SET, POD, Kind, Ref
+from tpujob_operator.core.manifests.names import (
+    ATTEMPT_LABEL,
+    COORDINATOR,
+    ROLE_LABEL,
+    ROLE_WORKER,
+    SLICE_INDEX_LABEL,
+)
+
+#: The Job controller sets it as a label and as an annotation.
+HOST_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
+REPLICATED_JOB_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
+
+Object = Mapping[str, Any]
+
+
+class View:
+    """Base of all views."""
+
+    kind: Kind
+
+    def __init__(self, obj: Object, *, doomed: bool = False) -> None:
+        self.obj = obj
+        self._doomed = doomed
+
+    @property
+    def name(self) -> str:
+        """Name of the object."""
+        return str(self.obj["metadata"]["name"])
+
+    @property
+    def uid(self) -> str:
+        """UID of the object."""
+        return str(self.obj["metadata"]["uid"])
+
+    @property
+    def ref(self) -> Ref:
+        """Reference to this incarnation."""
+        return Ref(self.kind, str(self.obj["metadata"]["namespace"]), self.name, self.uid)
+
+    @property
+    def is_deleting(self) -> bool:
+        """Whether the object is being deleted, or we have asked for it."""
+        return self._doomed or bool(self.obj["metadata"].get("deletionTimestamp"))
+
+    @property
+    def owner_uid(self) -> str:
+        """UID of the controller of this object; empty: none."""
+        return owner_uid_of(self.obj)
+
+    @property
+    def attempt(self) -> int:
+        """Attempt the object belongs to; 0: not labelled."""
+        label = self._label(ATTEMPT_LABEL)
+        return int(label) if label.isdigit() else 0
+
+    def _label(self, name: str) -> str:
+        return str(self.obj["metadata"].get("labels", {}).get(name, ""))
+
+    @functools.cached_property
+    def _conditions(self) -> dict[str, Mapping[str, Any]]:
+        conditions = self.obj.get("status", {}).get("conditions") or ()
+        return {item["type"]: item for item in conditions}
+
+    def _condition(self, kind: str) -> Mapping[str, Any] | None:
+        condition = self._conditions.get(kind)
+        return condition if condition and condition["status"] == "True" else None
+
+
+class JobSetView(View):
+    """A JobSet: one attempt."""
+
+    kind = JOB_SET
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether the JobSet is asked to keep its Jobs suspended."""
+        return bool(self.obj["spec"].get("suspend"))
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether the coordinator ended well."""
+        return self._condition("Completed") is not None
+
+    @property
+    def failure(self) -> str | None:
+        """JobSet's words about its failure, or nothing."""
+        condition = self._condition("Failed")
+        return None if condition is None else str(condition.get("message", "the JobSet failed"))
+
+
+class JobView(View):
+    """A Job of a JobSet: the coordinator's, or one slice."""
+
+    kind = JOB
+
+    @property
+    def is_coordinator(self) -> bool:
+        """Whether this Job runs the coordinator."""
+        return self._label(REPLICATED_JOB_LABEL) == COORDINATOR
+
+    @property
+    def slice_index(self) -> int:
+        """Index of the slice; meaningless for the coordinator's Job."""
+        label = self._label(SLICE_INDEX_LABEL)
+        return int(label) if label.isdigit() else 0
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether the Job is to have no pods, or has not been resumed yet."""
+        return bool(self.obj["spec"].get("suspend")) or self._condition("Suspended") is not None
+
+    @property
+    def failed(self) -> int:
+        """Pods the Job controller counts as failed since the Job was started or resumed."""
+        return int(self.obj.get("status", {}).get("failed") or 0)
+
+    @property
+    def started(self) -> str:
+        """When the Job was started or resumed, as Kubernetes writes it; empty: not yet."""
+        return str(self.obj.get("status", {}).get("startTime") or "")
+
+    @property
+    def is_succeeded(self) -> bool:
+        """Whether all pods of the Job have ended well; it may still wait for older ones."""
+        return any(self._condition(kind) for kind in ("Complete", "SuccessCriteriaMet"))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the Job is complete or failed, or about to be."""
+        ends = ("Complete", "SuccessCriteriaMet", "Failed", "FailureTarget")
+        return any(self._condition(kind) for kind in ends)
+
+
+class PodView(View):
+    """A pod of a worker or of the coordinator."""
+
+    kind = POD
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether the pod is a host of a slice."""
+        return self._label(ROLE_LABEL) == ROLE_WORKER
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Slice and host index."""
+        slice_label, host_label = self._label(SLICE_INDEX_LABEL), self._label(HOST_INDEX_LABEL)
+        return (
+            int(slice_label) if slice_label.isdigit() else 0,
+            int(host_label) if host_label.isdigit() else 0,
+        )
+
+    @property
+    def created(self) -> str:
+        """When the pod was created, as Kubernetes writes it."""
+        return str(self.obj["metadata"].get("creationTimestamp", ""))
+
+    @property
+    def node(self) -> str:
+        """Node the pod is bound to; empty: none yet."""
+        return str(self.obj["spec"].get("nodeName", ""))
+
+    @property
+    def phase(self) -> str:
+        """Phase as Kubernetes tells it."""
+        return str(self.obj.get("status", {}).get("phase", ""))
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the pod will not come back: deleted, evicted, or failed as a whole."""
+        return self.is_deleting or self.phase == "Failed"
+
+    @property
+    def failure(self) -> str:
+        """Why the pod was lost, in the words of Kubernetes."""
+        status = self.obj.get("status", {})
+        disruption = self._condition("DisruptionTarget")
+        if disruption is not None:
+            return f"{disruption.get('reason', '')}: {disruption.get('message', '')}"
+        words = f"{status.get('reason', '')} {status.get('message', '')}".strip()
+        return words or ("deleted" if self.is_deleting else self.phase)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all containers are ready."""
+        return self._condition("Ready") is not None
+
+    @property
+    def unschedulable(self) -> str | None:
+        """The scheduler's words when no node fits, or nothing."""
+        scheduled = self._conditions.get("PodScheduled")
+        if scheduled is None or scheduled["status"] != "False":
+            return None
+        return str(scheduled.get("message") or scheduled.get("reason") or "no node fits")
+
+    @property
+    def waiting(self) -> tuple[str, str] | None:
+        """Reason and message of the first container that waits for something, or nothing."""
+        status = self.obj.get("status", {})
+        containers = [
+            *(status.get("initContainerStatuses") or ()),
+            *(status.get("containerStatuses") or ()),
+        ]
+        for container in containers:
+            waiting = container.get("state", {}).get("waiting")
+            if waiting and waiting.get("reason"):
+                return str(waiting["reason"]), str(waiting.get("message", ""))
+        return None
+
+
+_V = TypeVar("_V", bound=View)
+
+
+def views(
+    make: type[_V], objects: Iterable[Object], doomed: frozenset[str] = frozenset()
+) -> tuple[_V, ...]:
+    """Views of objects, ordered by name; ``doomed``: UIDs whose deletion was asked for."""
+    ordered = sorted(objects, key=lambda obj: str(obj["metadata"]["name"]))
+    return tuple(make(obj, doomed=obj["metadata"]["uid"] in doomed) for obj in ordered)
+
+
+def owner_uid_of(obj: Object) -> str:
+    """UID of the controller of an object; empty: none."""
+    owners = obj["metadata"].get("ownerReferences") or ()
+    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")

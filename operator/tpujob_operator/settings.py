@@ -1,0 +1,101 @@
+"""The operator's settings: one frozen model, read from environment variables once at start."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import pydantic
+
+Port = Annotated[int, pydantic.Field(ge=0, le=65535)]
+
+
+class SettingsError(ValueError):
+    """The environment does not describe an operator that can run; the message says what to set."""
+
+
+class Settings(pydantic.BaseModel):
+    """Everything that can be set from outside; field ``x`` is read from ``TPUJOB_X``."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+    operator_key: str = pydantic.Field(
+        min_length=16,
+        repr=False,
+        description="Secret from which every job's token is derived; must outlive the operator.",
+    )
+    operator_image: str = pydantic.Field(
+        min_length=1, description="Image of coordinator and agent: the operator's own."
+    )
+    trainer_image: str = pydantic.Field(
+        default="", description="Image of the bundled trainer where a job names none."
+    )
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = pydantic.Field(
+        default="IfNotPresent", description="Pull policy of the images the operator adds to pods."
+    )
+    namespace: str = pydantic.Field(
+        default="tpujob-system", description="Namespace the operator itself runs in."
+    )
+    watch_namespaces: tuple[str, ...] = pydantic.Field(
+        default=(), description="Namespaces to serve, separated by commas; empty: all of them."
+    )
+    metrics_port: Port = pydantic.Field(
+        default=9090, description="Port of /metrics; 0 picks a free one."
+    )
+    probe_port: Port = pydantic.Field(
+        default=8080, description="Port of /healthz and /readyz; 0 picks a free one."
+    )
+    log_format: Literal["json", "text"] = pydantic.Field(
+        default="text", description="One JSON object per line, or lines for people."
+    )
+    workers: int = pydantic.Field(
+        default=16, ge=1, le=256, description="Jobs reconciled at the same time."
+    )
+    coordinator_access: str = pydantic.Field(
+        default="auto",
+        pattern=r"^(auto|direct|proxy|https?://.+)$",
+        description="How coordinators are read: direct (through their Service), proxy (through the "
+        "API server), auto (direct where the operator runs in the cluster), or an address that "
+        "may contain {service} and {namespace}.",
+    )
+    audit_interval_s: float = pydantic.Field(
+        default=300.0,
+        gt=0,
+        description="Seconds between two comparisons of the cache with the API server.",
+    )
+
+    @pydantic.field_validator("watch_namespaces", mode="before")
+    @classmethod
+    def _split_commas(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> "Settings":
+        """Read the settings from variables named ``TPUJOB_<FIELD>``; empty ones count as unset.
+
+        Raises:
+            SettingsError: names every variable that is missing or wrong, and why.
+        """
+        given = {name: environ.get(variable_of(name), "") for name in cls.model_fields}
+        try:
+            return cls.model_validate({name: value for name, value in given.items() if value})
+        except pydantic.ValidationError as error:
+            raise SettingsError(_explain(error)) from None
+
+
+def variable_of(field: str) -> str:
+    """Name of the environment variable of a settings field."""
+    return f"TPUJOB_{field.upper()}"
+
+
+def _explain(error: pydantic.ValidationError) -> str:
+    lines = [
+        _explain_one(str(item["loc"][0]), item["type"], item["msg"]) for item in error.errors()
+    ]
+    return "The operator cannot start with this environment:\n" + "\n".join(lines)
+
+
+def _explain_one(field: str, kind: str, message: str) -> str:
+    what = Settings.model_fields[field].description or ""
+    problem = "is not set" if kind == "missing" else f"is wrong: {message}"
+    return f"  {variable_of(field)} {problem}. {what}"

@@ -1,0 +1,1 @@
+"""Effects: informer, queue, client, metrics."""

@@ -1,0 +1,249 @@
+"""A thin asynchronous client of the Kubernetes API: five verbs over plain dictionaries.
+
+Authentication, TLS and connection pooling are those of ``kubernetes.aio``; its
+generated models are left aside, because the operator works on the JSON itself.
+"""
+
+import json
+import time
+import urllib.parse
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+from kubernetes.aio import config
+from kubernetes.aio.client import ApiClient, Configuration
+
+from tpujob_operator.core.kinds import Kind, Ref, kind_of
+from tpujob_operator.core.manifests.names import FIELD_MANAGER
+
+#: Seconds after which a request that is no watch and no long poll has failed.
+REQUEST_TIMEOUT_S = 30.0
+_LIST_CHUNK = 500
+
+Observer = Callable[[str, str, int, float], None]
+
+
+class ApiError(Exception):
+    """The API server refused a request, or could not be reached (``code`` 0)."""
+
+    def __init__(
+        self, code: int, message: str, *, about: str = "", retry_after_s: float = 0
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.about = about  # kind of the object the server names, if it names one
+        self.retry_after_s = retry_after_s
+
+    @property
+    def is_not_found(self) -> bool:
+        """Whether the object, or its kind, does not exist."""
+        return self.code == 404
+
+    @property
+    def is_conflict(self) -> bool:
+        """Whether a precondition failed: the object is another, or newer, one."""
+        return self.code == 409
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether asking again will not help until somebody changes something."""
+        return self.code in (400, 403, 405, 413, 422)
+
+
+def is_in_cluster(environ: Mapping[str, str]) -> bool:
+    """Whether this process runs in a pod; an explicit KUBECONFIG says otherwise."""
+    return bool(environ.get("KUBERNETES_SERVICE_HOST")) and not environ.get("KUBECONFIG")
+
+
+async def load_configuration(*, in_cluster: bool) -> Configuration:
+    """Credentials of the pod's service account, or those that KUBECONFIG names."""
+    configuration = Configuration()
+    loaders: Any = config  # has no types
+    if in_cluster:
+        loaders.load_incluster_config(client_configuration=configuration)
+    else:
+        await loaders.load_kube_config(client_configuration=configuration)
+    return configuration
+
+
+class Client:
+    """The verbs the operator uses. Close it, or use it as a context manager."""
+
+    def __init__(self, configuration: Configuration, observe: Observer | None = None) -> None:
+        self._api: Any = ApiClient(configuration)  # has no types
+        self._observe = observe
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._api.close()
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any]:
+        """Read one object."""
+        return await self.request("get", kind.path(namespace, name), plural=kind.plural)
+
+    async def list(
+        self, kind: Kind, namespace: str | None = None, selector: str = ""
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Read all objects that match a label selector, in chunks, and the list's version."""
+        items: list[dict[str, Any]] = []
+        query = {"limit": str(_LIST_CHUNK), "labelSelector": selector}
+        while True:
+            page = await self.request("list", kind.path(namespace), query=query, plural=kind.plural)
+            # Items of a list carry neither kind nor version.
+            head = {"apiVersion": kind.api_version, "kind": kind.kind}
+            items += [{**head, **item} for item in page["items"]]
+            token = page["metadata"].get("continue")
+            if not token:
+                return items, int(page["metadata"]["resourceVersion"])
+            query = {**query, "continue": token}
+
+    async def create(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """Create an object; an existing namesake is a conflict."""
+        kind = kind_of(manifest)
+        path = kind.path(manifest["metadata"]["namespace"])
+        return await self.request("create", path, body=manifest, plural=kind.plural)
+
+    async def apply(self, manifest: Mapping[str, Any], *, force: bool = True) -> dict[str, Any]:
+        """Create or update an object by server-side apply; ``force``: win every conflict."""
+        kind = kind_of(manifest)
+        meta = manifest["metadata"]
+        return await self.request(
+            "apply",
+            kind.path(meta["namespace"], meta["name"]),
+            query={"fieldManager": FIELD_MANAGER, "force": "true" if force else ""},
+            body=manifest,
+            content_type="application/apply-patch+yaml",
+            plural=kind.plural,
+        )
+
+    async def patch(
+        self, ref: Ref, body: Mapping[str, Any], subresource: str = ""
+    ) -> dict[str, Any]:
+        """Merge ``body`` into an object, provided that it still is the one with this UID."""
+        metadata = {**body.get("metadata", {}), "uid": ref.uid}
+        return await self.request(
+            "patch",
+            ref.kind.path(ref.namespace, ref.name, subresource),
+            query={"fieldManager": FIELD_MANAGER},
+            body={**body, "metadata": metadata},
+            content_type="application/merge-patch+json",
+            plural=ref.kind.plural,
+        )
+
+    async def delete(self, ref: Ref, propagation: str = "Background") -> None:
+        """Delete an object, provided that it still is the one with this UID."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": propagation,
+            "preconditions": {"uid": ref.uid},
+        }
+        path = ref.kind.path(ref.namespace, ref.name)
+        await self.request("delete", path, body=body, plural=ref.kind.plural)
+
+    async def is_served(self, kind: Kind) -> bool:
+        """Whether the API server knows a kind: its custom resource definition is installed."""
+        try:
+            served = await self.request("get", "/" + kind.group_path, plural="discovery")
+        except ApiError as error:
+            if error.is_not_found:
+                return False
+            raise
+        return any(item["name"] == kind.plural for item in served.get("resources", ()))
+
+    async def request(
+        self,
+        verb: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+        plural: str = "",
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> dict[str, Any]:
+        """Send one request and return the decoded answer.
+
+        Raises:
+            ApiError: the answer is no success, or there was none.
+        """
+        started = time.monotonic()
+        code = 0
+        try:
+            code, answer_headers, text = await self._send(
+                _METHODS[verb],
+                path + _query_string(query),
+                body,
+                {"Accept": "application/json", "Content-Type": content_type, **(headers or {})},
+                timeout_s,
+            )
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ApiError(0, f"the API server does not answer: {error!r}") from error
+        finally:
+            if self._observe is not None:
+                self._observe(verb, plural, code, time.monotonic() - started)
+        if code >= 400:
+            raise _error(code, text, answer_headers)
+        return _decoded(text)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        headers: dict[str, str],
+        timeout_s: float,
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        await self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+        response = await self._api.rest_client.request(
+            method,
+            self._api.configuration.host + path,
+            headers=headers,
+            body=body,
+            _request_timeout=aiohttp.ClientTimeout(total=timeout_s),
+        )
+        return response.status, response.headers, await response.read()
+
+
+_METHODS = {
+    "get": "GET",
+    "list": "GET",
+    "create": "POST",
+    "apply": "PATCH",
+    "patch": "PATCH",
+    "delete": "DELETE",
+}
+
+
+def _query_string(query: Mapping[str, str] | None) -> str:
+    given = {name: value for name, value in (query or {}).items() if value}
+    return "?" + urllib.parse.urlencode(given) if given else ""
+
+
+def _decoded(text: bytes) -> dict[str, Any]:
+    answer = json.loads(text)
+    return answer if isinstance(answer, dict) else {"items": answer}
+
+
+def _error(code: int, text: bytes, headers: Mapping[str, str]) -> ApiError:
+    retry_after = headers.get("Retry-After", "0")
+    retry_after_s = float(retry_after) if retry_after.isdigit() else 0.0
+    try:
+        status = _decoded(text)
+    except ValueError:
+        message = text[:500].decode(errors="replace").strip()
+        return ApiError(code, message or f"HTTP {code}", retry_after_s=retry_after_s)
+    about = str((status.get("details") or {}).get("kind", ""))
+    message = str(status.get("message", code))
+    return ApiError(code, message, about=about, retry_after_s=retry_after_s)

@@ -1,0 +1,230 @@
+"""The operator as a whole: its parts, wired together, from start to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+
+from tpujob_operator.core.manifests.options import ManifestOptions
+from tpujob_operator.core.plan import Plan
+from tpujob_operator.core.snapshot import JobKey, Snapshot
+from tpujob_operator.settings import Settings
+from tpujob_operator.shell.cache import Cache
+from tpujob_operator.shell.client import Client, is_in_cluster, load_configuration
+from tpujob_operator.shell.clock import now_ms
+from tpujob_operator.shell.coordinator_client import (
+    CoordinatorReaders,
+    DirectTransport,
+    ProxyTransport,
+)
+from tpujob_operator.shell.executor import Executor
+from tpujob_operator.shell.informer import Informer
+from tpujob_operator.shell.jobsetkind import JobSetKind
+from tpujob_operator.shell.jobstate import JobState
+from tpujob_operator.shell.metrics import JobCollector, JobSample, OperatorMetrics
+from tpujob_operator.shell.probes import serve_metrics, serve_probes
+from tpujob_operator.shell.queue import KeyedQueue
+from tpujob_operator.shell.reconcile import Reconciler
+
+_log = logging.getLogger(__name__)
+#: A job that has waited this long for a worker means that the workers are stuck.
+_STUCK_S = 120.0
+_STALE_ROUNDS = 3
+
+
+class Operator:
+    """One operator process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._queue: KeyedQueue[JobKey] = KeyedQueue()
+        self._cache = Cache(self._queue.add)
+        self._states: dict[JobKey, JobState] = {}
+        self._metrics = OperatorMetrics()
+        self._is_ready = asyncio.Event()
+        self._stop = asyncio.Event()
+
+    async def run(self) -> None:
+        """Run until SIGTERM or SIGINT; any part that fails ends the whole with its error."""
+        in_cluster = is_in_cluster(os.environ)
+        configuration = await load_configuration(in_cluster=in_cluster)
+        async with Client(configuration, self._metrics.called) as client:
+            informer = Informer(self._settings, client, self._cache)
+            # Kopf is the last to end: it waits for every task that it finds.
+            async with (
+                self._watches(informer) as start,
+                self._readers(client, in_cluster=in_cluster) as readers,
+                self._servers(informer),
+            ):
+                reconciler = self._reconciler(client, readers)
+                await informer.list_all()
+                await self._run_parts(informer, reconciler, start())
+
+    async def _run_parts(
+        self, informer: Informer, reconciler: Reconciler, watching: asyncio.Task[None]
+    ) -> None:
+        own = [
+            asyncio.create_task(informer.audit(), name="audit"),
+            asyncio.create_task(self._wait_for_stop(), name="stop"),
+            *(
+                asyncio.create_task(reconciler.work(), name=f"worker {index}")
+                for index in range(self._settings.workers)
+            ),
+        ]
+        try:
+            done, _ = await asyncio.wait([watching, *own], return_when=asyncio.FIRST_COMPLETED)
+            for part in done:
+                part.result()  # raises what ended it
+        finally:
+            for part in own:
+                part.cancel()
+            await asyncio.gather(*own, return_exceptions=True)
+
+    @contextlib.asynccontextmanager
+    async def _watches(self, informer: Informer) -> AsyncIterator[Callable[[], asyncio.Task[None]]]:
+        stop = asyncio.Event()
+        tasks: list[asyncio.Task[None]] = []
+
+        def start() -> asyncio.Task[None]:
+            tasks.append(asyncio.create_task(informer.watch(stop, self._is_ready), name="kopf"))
+            return tasks[0]
+
+        try:
+            yield start
+        finally:
+            stop.set()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _wait_for_stop(self) -> None:
+        await self._is_ready.wait()
+        # Kopf has put its own handlers in place; ours end the other parts first.
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        _log.info("the operator is ready")
+        await self._stop.wait()
+        _log.info("the operator stops")
+
+    @contextlib.asynccontextmanager
+    async def _readers(
+        self, client: Client, *, in_cluster: bool
+    ) -> AsyncIterator[CoordinatorReaders]:
+        transport = self._transport(client, in_cluster=in_cluster)
+        readers = CoordinatorReaders(
+            transport,
+            self._settings.operator_key,
+            self._states.get,
+            self._queue.add,
+        )
+        try:
+            yield readers
+        finally:
+            await readers.close()
+            await transport.close()
+
+    def _transport(self, client: Client, *, in_cluster: bool) -> DirectTransport | ProxyTransport:
+        access = self._settings.coordinator_access
+        if access.startswith("http"):
+            return DirectTransport(access)
+        is_direct = access == "direct" or (access == "auto" and in_cluster)
+        return DirectTransport() if is_direct else ProxyTransport(client)
+
+    def _reconciler(self, client: Client, readers: CoordinatorReaders) -> Reconciler:
+        settings = self._settings
+        options = ManifestOptions(
+            operator_key=settings.operator_key,
+            operator_image=settings.operator_image,
+            trainer_image=settings.trainer_image,
+            image_pull_policy=settings.image_pull_policy,
+        )
+        reconciler = Reconciler(
+            cache=self._cache,
+            queue=self._queue,
+            states=self._states,
+            executor=Executor(client, self._cache, socket.gethostname()),
+            jobset_kind=JobSetKind(client),
+            options=options,
+            metrics=self._metrics,
+        )
+
+        def follow(key: JobKey, snapshot: Snapshot | None, plan: Plan | None) -> None:
+            if snapshot is None or plan is None:
+                readers.forget(key)
+            else:
+                readers.follow(key, snapshot.uid, is_wanted=has_coordinator(snapshot))
+
+        reconciler.watchers.append(follow)
+        return reconciler
+
+    @contextlib.asynccontextmanager
+    async def _servers(self, informer: Informer) -> AsyncIterator[None]:
+        self._metrics.registry.register(JobCollector(self._samples))
+        self._metrics.watch_gauges(
+            {
+                "tpujob_operator_queue_depth": (
+                    "Jobs that wait for a worker.",
+                    lambda: self._queue.depth,
+                ),
+                "tpujob_operator_queue_age_seconds": (
+                    "Seconds the longest-waiting job has waited for a worker.",
+                    lambda: self._queue.oldest_age_s,
+                ),
+                "tpujob_operator_watch_age_seconds": (
+                    "Seconds since the cache was last known to agree with the API server.",
+                    lambda: informer.age_s,
+                ),
+            }
+        )
+        probes, probe_port = await serve_probes(
+            self._settings.probe_port, lambda: self._fault(informer), self._unreadiness
+        )
+        metrics, metrics_port = await serve_metrics(
+            self._settings.metrics_port, self._metrics.registry
+        )
+        _log.info("probes on port %d, metrics on port %d", probe_port, metrics_port)
+        try:
+            yield
+        finally:
+            await probes.cleanup()
+            await metrics.cleanup()
+
+    def _fault(self, informer: Informer) -> str:
+        """What is wrong with the operator, in words; empty: nothing."""
+        if self._queue.oldest_age_s > _STUCK_S:
+            return f"a job has waited for a worker for {self._queue.oldest_age_s:.0f} s"
+        if informer.stale_rounds >= _STALE_ROUNDS:
+            return f"the watches were behind in {informer.stale_rounds} audits in a row"
+        if informer.age_s > _STALE_ROUNDS * self._settings.audit_interval_s + 60:
+            return f"the cache was last known to be right {informer.age_s:.0f} s ago"
+        return ""
+
+    def _unreadiness(self) -> str:
+        return "" if self._is_ready.is_set() else "the cache is being filled"
+
+    def _samples(self) -> Iterator[JobSample]:
+        for key, state in list(self._states.items()):
+            obj = self._cache.job(key)
+            if obj is None:
+                continue
+            spec = obj.get("spec", {})
+            yield JobSample(
+                key=key,
+                history=state.history,
+                at_ms=state.known_until_ms or now_ms(),
+                accelerator=str(spec.get("accelerator", "")),
+                topology=str(spec.get("topology", "")),
+                state=str((obj.get("status") or {}).get("state", "")),
+            )
+
+
+def has_coordinator(snapshot: Snapshot) -> bool:
+    """Whether a job has a coordinator that runs: only then it has something to tell."""
+    jobset = snapshot.jobset
+    if jobset is None or jobset.is_suspended or jobset.is_completed or snapshot.is_deleting:
+        return False
+    return any(not pod.is_worker and pod.phase == "Running" for pod in snapshot.current_pods)

@@ -1,0 +1,186 @@
+"""One pass over one job: snapshot, decision, execution; and the workers that make passes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+
+from tpujob_operator.api.models import InvalidJobError, TPUTrainingJob, parse_job
+from tpujob_operator.core.decide import decide
+from tpujob_operator.core.kinds import JOB, JOB_SET, POD
+from tpujob_operator.core.manifests.options import ManifestOptions
+from tpujob_operator.core.plan import Plan
+from tpujob_operator.core.snapshot import (
+    Cluster,
+    JobKey,
+    Snapshot,
+)
+from tpujob_operator.core.views import JobSetView, JobView, PodView, views
+from tpujob_operator.shell.cache import Cache, Object
+from tpujob_operator.shell.client import ApiError
+from tpujob_operator.shell.clock import now_ms
+from tpujob_operator.shell.executor import Executor, Result
+from tpujob_operator.shell.jobsetkind import JobSetKind
+from tpujob_operator.shell.jobstate import JobState
+from tpujob_operator.shell.metrics import OperatorMetrics
+from tpujob_operator.shell.queue import KeyedQueue
+
+_log = logging.getLogger(__name__)
+_FIRST_RETRY_S = 0.2
+_LONGEST_RETRY_S = 60.0
+#: Failures of the API server in a row after which the job's status tells of them.
+_PATIENCE = 4
+#: Beyond 100 jobs, numbers that change with every step are written ever more seldom.
+_STATUS_INTERVAL_MS = 2_000
+_STATUS_INTERVAL_PER_JOB_MS = 20
+
+
+class Reconciler:
+    """Brings every job that is put into the queue one step closer to what it should be."""
+
+    def __init__(
+        self,
+        *,
+        cache: Cache,
+        queue: KeyedQueue[JobKey],
+        states: dict[JobKey, JobState],
+        executor: Executor,
+        jobset_kind: JobSetKind,
+        options: ManifestOptions,
+        metrics: OperatorMetrics,
+    ) -> None:
+        self._cache = cache
+        self._queue = queue
+        self._executor = executor
+        self._jobset_kind = jobset_kind
+        self._options = options
+        self._metrics = metrics
+        self.states = states
+        self.watchers: list[Callable[[JobKey, Snapshot | None, Plan | None], None]] = []
+
+    async def work(self) -> None:
+        """Make passes for ever, one at a time; run several of these at once."""
+        while True:
+            key = await self._queue.get()
+            try:
+                await self._pass(key)
+            finally:
+                self._queue.done(key)
+
+    async def _pass(self, key: JobKey) -> None:
+        started = time.monotonic()
+        outcome = "error"
+        try:
+            outcome = await self.reconcile(key)
+        except ApiError as error:
+            _log.warning("reconciling %s: %s", key, error.message)
+            self._retry(key, self.states.get(key))
+        except Exception:  # noqa: BLE001 - logged with its trace just below
+            # A defect that shows with one job must not stop the others.
+            _log.exception("reconciling %s failed", key)
+            self._retry(key, self.states.get(key))
+        finally:
+            self._metrics.reconciled(outcome, time.monotonic() - started)
+
+    async def reconcile(self, key: JobKey) -> str:
+        """One pass; the result is a word for metrics."""
+        obj = self._cache.job(key)
+        if obj is None:
+            self._forget(key)
+            return "gone"
+        state = self._state(key, obj)
+        at_ms = now_ms()
+        has_jobset = await self._jobset_kind.is_served()
+        snapshot = self._snapshot(key, obj, state, has_jobset=has_jobset)
+        plan = decide(snapshot, at_ms)
+        result = await self._executor.execute(snapshot, plan, at_ms)
+        if plan.status is None or result.status_written:
+            state.committed(plan.history, plan.memory, len(snapshot.readings))
+        self._settle(key, state, plan, result, at_ms)
+        for watcher in self.watchers:
+            watcher(key, snapshot, plan)
+        if result.error is not None:
+            _log.warning("%s: %s", key, result.error.message)
+            return "refused" if result.is_refused else "retry"
+        return "unchanged" if plan.is_empty else "changed"
+
+    def _settle(self, key: JobKey, state: JobState, plan: Plan, result: Result, at_ms: int) -> None:
+        had_refusals = bool(state.refusals)
+        is_worth_saying = result.is_refused or state.failures >= _PATIENCE
+        if plan.actions or result.error is not None:
+            state.refusals = result.words if is_worth_saying else ()
+        if result.status_written:
+            state.status_written_ms = at_ms
+            state.persisted = plan.history.cursor
+        if result.support_applied:
+            state.applied_ms = at_ms
+        if result.jobset_missing:
+            self._jobset_kind.suspect()
+            self._queue.add(key)
+        if result.error is not None:
+            self._retry(key, state)
+            return
+        state.failures = 0
+        if had_refusals:
+            self._queue.add(key)
+        if plan.requeue_after_s is not None:
+            self._queue.add_after(key, plan.requeue_after_s)
+
+    def _retry(self, key: JobKey, state: JobState | None) -> None:
+        failures = state.failures if state else 3
+        if state is not None:
+            state.failures += 1
+        delay_s = min(_LONGEST_RETRY_S, _FIRST_RETRY_S * 2 ** min(failures, 12))
+        self._queue.add_after(key, delay_s * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
+
+    def _state(self, key: JobKey, obj: Object) -> JobState:
+        state = self.states.get(key)
+        if state is None or state.uid != obj["metadata"]["uid"]:
+            state = self.states[key] = JobState.of(obj)
+        return state
+
+    def _forget(self, key: JobKey) -> None:
+        if self.states.pop(key, None) is not None:
+            for watcher in self.watchers:
+                watcher(key, None, None)
+        self._queue.forget(key)
+
+    def _snapshot(self, key: JobKey, obj: Object, state: JobState, *, has_jobset: bool) -> Snapshot:
+        job, error = _parse(obj)
+        interval_ms = max(_STATUS_INTERVAL_MS, _STATUS_INTERVAL_PER_JOB_MS * len(self.states))
+        doomed = self._cache.doomed
+        return Snapshot(
+            obj=obj,
+            job=job,
+            spec_error=error,
+            history=state.history,
+            memory=state.memory,
+            options=self._options,
+            cluster=Cluster(has_jobset=has_jobset, status_interval_ms=interval_ms),
+            jobsets=views(JobSetView, self._cache.children(key, JOB_SET), doomed),
+            jobs=views(JobView, self._cache.children(key, JOB), doomed),
+            pods=views(PodView, self._cache.children(key, POD), doomed),
+            tombstones=self._cache.tombstones(key),
+            readings=tuple(state.readings),
+            refusals=state.refusals,
+            silent_since_ms=state.silent_since_ms,
+            status_written_ms=state.status_written_ms,
+            applied_ms=state.applied_ms,
+        )
+
+
+def _parse(obj: Object) -> tuple[TPUTrainingJob | None, str]:
+    try:
+        return parse_job(obj), ""
+    except InvalidJobError as error:
+        return None, "; ".join(str(error).splitlines())
+
+
+async def run_workers(reconciler: Reconciler, number: int) -> None:
+    """Run workers until one of them fails, which none should."""
+    async with asyncio.TaskGroup() as group:
+        for _ in range(number):
+            group.create_task(reconciler.work())

@@ -1,0 +1,1 @@
+"""Facts about TPUs: generations, topologies, hosts, labels."""

@@ -1,0 +1,157 @@
+"""Whatever happens, the operator comes to rest, and never runs two attempts at once."""
+
+from collections.abc import Callable
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.core.histories import event, loss, start
+from tests.core.test_decide import told
+from tests.core.world import World, job_object
+from tpujob_agent.protocol import EventKind
+from tpujob_operator.core.kinds import JOB_SET, POD
+
+Happening = Callable[[World], None]
+
+
+def _suspend(world: World) -> None:
+    world.obj["spec"]["suspend"] = True
+
+
+def _resume(world: World) -> None:
+    world.obj["spec"]["suspend"] = False
+
+
+def _run_pods(world: World) -> None:
+    world.run_pods()
+
+
+def _controllers(world: World) -> None:
+    world.controllers()
+
+
+def _lose_pod(world: World) -> None:
+    for pod in list(world.objects[POD].values())[-1:]:
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+
+
+def _fail_pod(world: World) -> None:
+    for pod in list(world.objects[POD].values())[:1]:
+        pod["status"] = {"phase": "Failed"}
+
+
+def _fail_jobset(world: World) -> None:
+    world.end_jobset("Failed", "broken")
+
+
+def _complete_jobset(world: World) -> None:
+    world.end_jobset("Completed")
+
+
+def _delete_jobset(world: World) -> None:
+    for jobset in list(world.objects[JOB_SET].values()):
+        world.remove(JOB_SET, jobset["metadata"]["name"], jobset["metadata"]["uid"])
+
+
+def _restart(world: World) -> None:
+    world.restart_operator()
+
+
+def _lose_jobset_kind(world: World) -> None:
+    world.has_jobset = not world.has_jobset
+
+
+def _train(world: World) -> None:
+    generation = world.history.generation + 1
+    world.readings.append(told(*start(world.now_ms, generation), epoch=str(world.now_ms)))
+
+
+def _lose_trainer(world: World) -> None:
+    seen = loss(world.now_ms, world.now_ms - 50, generation=world.history.generation)
+    world.readings.append(told(seen, epoch=str(world.now_ms)))
+
+
+def _finish(world: World) -> None:
+    seen = event(world.now_ms, EventKind.FINISHED, step=9)
+    world.readings.append(told(seen, epoch=str(world.now_ms)))
+
+
+HAPPENINGS: tuple[Happening, ...] = (
+    _suspend,
+    _resume,
+    _run_pods,
+    _controllers,
+    _lose_pod,
+    _fail_pod,
+    _fail_jobset,
+    _complete_jobset,
+    _delete_jobset,
+    _restart,
+    _lose_jobset_kind,
+    _train,
+    _lose_trainer,
+    _finish,
+)
+#: What happens, how long it takes, and after which write of its pass the operator crashes.
+STORIES = st.lists(
+    st.tuples(
+        st.sampled_from(HAPPENINGS),
+        st.integers(0, 700_000),
+        st.one_of(st.none(), st.none(), st.integers(0, 4)),
+    ),
+    max_size=25,
+)
+
+
+def _check(world: World) -> None:
+    assert len(world.live_attempts()) <= 1
+    assert len(world.objects[JOB_SET]) <= 1
+    goodput = world.status.get("goodput")
+    if goodput:
+        total = sum(goodput["seconds"].values()) + goodput["unsettledSeconds"]
+        assert round(total, 3) == round(goodput["wallSeconds"], 3)
+
+
+def _play(world: World, story: list[tuple[Happening, int, int | None]]) -> None:
+    for happening, passed_ms, crash_after in story:
+        happening(world)
+        world.now_ms += passed_ms
+        ended = {world.status.get("state")} & {"Succeeded", "Failed"}
+        world.step(crash_after)
+        _check(world)
+        if ended:
+            assert {world.status["state"]} == ended
+
+
+@settings(max_examples=200, deadline=None)
+@given(STORIES)
+def test_every_story_comes_to_rest(story: list[tuple[Happening, int, int | None]]) -> None:
+    """After any story the second plan is empty, and all invariants held on the way."""
+    world = World(obj=job_object())
+    _play(world, story)
+    world.has_jobset = True
+    world.now_ms += 700_000
+    world.rest()
+    _check(world)
+    for _ in range(3):
+        world.now_ms += 60_000
+        assert world.step().is_empty
+
+
+@settings(max_examples=100, deadline=None)
+@given(STORIES, st.integers(0, 10))
+def test_operator_restart_changes_no_decision(
+    story: list[tuple[Happening, int, int | None]], cut: int
+) -> None:
+    """An operator that starts anew at rest plans nothing but the repair of what it cannot see."""
+    world = World(obj=job_object())
+    _play(world, story[:cut])
+    world.has_jobset = True
+    world.now_ms += 700_000
+    world.rest()
+    before = dict(world.status)
+    world.restart_operator()
+    plan = world.step()
+    assert plan.status is None
+    assert world.status == before
+    assert not any("JobSet" in action.what for action in plan.actions if hasattr(action, "what"))

@@ -1,0 +1,363 @@
+"""What the operator decides, case by case."""
+
+from typing import Any
+
+import pytest
+
+from tests.core.histories import event, loss, progress, start
+from tests.core.world import START_MS, World, job_object
+from tpujob_agent.protocol import Event, EventKind
+from tpujob_operator.core.kinds import JOB, JOB_SET, POD
+from tpujob_operator.core.observations import Observation
+from tpujob_operator.core.snapshot import Reading
+
+
+def told(*observations: Observation, epoch: str = "e", first: int = 1) -> Reading:
+    """A stretch of a timeline, numbered."""
+    events = tuple(
+        Event(first + i, seen.at_ms, EventKind(seen.kind), dict(seen.data))
+        for i, seen in enumerate(observations)
+    )
+    return Reading(epoch, events, events[-1].at_ms)
+
+
+def settled(**spec: Any) -> World:
+    """A world in which a job has been made and its pods run."""
+    world = World(obj=job_object(**spec))
+    world.settle()
+    world.run_pods()
+    world.now_ms += 5_000
+    world.settle()
+    return world
+
+
+def training(**spec: Any) -> World:
+    """A world in which a job trains."""
+    world = settled(**spec)
+    world.readings.append(told(*start(world.now_ms)))
+    world.now_ms += 5_000
+    world.settle()
+    return world
+
+
+def test_new_job_is_made_in_one_pass() -> None:
+    """The first pass writes the attempt down and makes Secret, Service and JobSet."""
+    world = World()
+    plan = world.step()
+    assert plan.status is not None
+    assert plan.status["attempt"] == 1
+    assert [action.what for action in plan.actions if hasattr(action, "what")] == [
+        "Secret j-token",
+        "Service j-coordinator",
+        "JobSet j-1",
+    ]
+
+
+def test_second_plan_is_empty() -> None:
+    """Once made, nothing is left to do: the plan is empty, and stays so as time passes."""
+    world = settled()
+    world.restart_operator()
+    world.settle()
+    for _ in range(5):
+        world.now_ms += 60_000
+        assert world.step().is_empty
+    assert world.condition("Admitted") == ("True", "Admitted")
+
+
+def test_training_job_is_ready() -> None:
+    """A world that takes steps makes the job Ready and Running."""
+    world = training()
+    assert world.condition("Ready") == ("True", "Training")
+    assert world.status["state"] == "Running"
+    assert world.status["slices"] == {"wanted": 2, "running": 2, "spare": 0}
+
+
+def test_steps_alone_are_written_now_and_then() -> None:
+    """Progress within two seconds of the last write waits; later it is written."""
+    world = training()
+    world.now_ms += 3_000
+    world.readings.append(told(progress(world.now_ms, 1, 5), first=20))
+    assert world.step().status is not None
+    world.now_ms += 500
+    world.readings.append(told(progress(world.now_ms, 6, 6), first=21))
+    plan = world.step()
+    assert plan.status is None
+    assert plan.requeue_after_s == pytest.approx(1.5)
+    world.now_ms += 1_500
+    plan = world.step()
+    assert plan.status is not None
+    assert plan.status["step"] == 6
+
+
+def test_loss_shows_at_once_and_ends_with_the_next_step() -> None:
+    """A loss makes the job Recovering until a step is finished again."""
+    world = training()
+    at = world.now_ms
+    world.readings.append(told(progress(at - 500, 1, 5), loss(at, at - 100, step=5), first=20))
+    world.step()
+    assert world.condition("Restarting") == ("True", "ProcessLost")
+    assert world.status["state"] == "Recovering"
+    assert world.status["incidents"][0]["cause"] == "process"
+    world.now_ms += 2_000
+    again = start(world.now_ms, generation=2, restored=4)
+    world.readings.append(told(*again, progress(world.now_ms + 100, 5, 5, generation=2), first=30))
+    world.now_ms += 200
+    world.step()
+    assert world.condition("Restarting") == ("False", "Recovered")
+    assert world.status["incidents"][0]["recoveredAfterSeconds"] > 0
+
+
+@pytest.mark.parametrize("how", ["deleted", "failed", "vanished"])
+def test_lost_pod_costs_its_slice_once(how: str) -> None:
+    """However a pod is lost, its slice's Job is deleted, exactly once."""
+    world = settled()
+    pod = world.pod("j-1-slice-1")
+    if how == "deleted":
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    elif how == "failed":
+        pod["status"] = {"phase": "Failed", "reason": "Evicted", "message": "no space"}
+    else:
+        world.remove(POD, pod["metadata"]["name"], pod["metadata"]["uid"])
+    world.settle()
+    assert world.deleted == ["Job j-1-slice-1"]
+    assert world.notes.count("SliceRestarted") == 1
+    assert len(world.objects[POD]) == 3
+
+
+def test_pod_lost_while_the_operator_was_away_costs_its_slice() -> None:
+    """The Job controller's count tells of a loss that nobody has seen."""
+    world = settled()
+    pod = world.pod("j-1-slice-0")
+    world.remove(POD, pod["metadata"]["name"], pod["metadata"]["uid"])
+    world.restart_operator()
+    world.settle()
+    assert world.deleted == ["Job j-1-slice-0"]
+
+
+def test_silent_coordinator_is_told_after_a_while() -> None:
+    """A coordinator that runs but cannot be read makes the job Degraded, with advice."""
+    world = training()
+    world.silent_since_ms = world.now_ms
+    plan = world.settle()
+    assert plan.requeue_after_s == pytest.approx(60)
+    world.now_ms += 60_000
+    world.settle()
+    assert world.condition("Degraded") == ("True", "CoordinatorUnreachable")
+    world.silent_since_ms = 0
+    world.settle()
+    assert world.condition("Degraded")[0] == "False"
+
+
+def test_slice_that_is_lost_again_and_again_is_replaced_ever_more_slowly() -> None:
+    """Pods that fail at once do not make a hot loop."""
+    world = settled()
+    for _ in range(200):
+        for pod in world.objects[POD].values():
+            if "slice-1" in pod["metadata"]["name"]:
+                pod["status"] = {"phase": "Failed"}
+        world.step()
+        world.controllers()
+        world.now_ms += 1_000
+    assert 5 <= len(world.deleted) <= 12
+    assert set(world.deleted) == {"Job j-1-slice-1"}
+
+
+def test_pods_that_are_meant_to_go_are_not_lost() -> None:
+    """Suspension and the end of a job remove pods; no slice is replaced for that."""
+    world = training()
+    world.obj["spec"]["suspend"] = True
+    world.settle()
+    assert world.objects[POD] == {}
+    world.obj["spec"]["suspend"] = False
+    world.settle()
+    world.readings.append(told(event(world.now_ms, EventKind.FINISHED, step=100), epoch="f"))
+    world.pod("j-1-slice-0")["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.settle()
+    assert world.deleted == []
+    assert world.condition("Succeeded") == ("True", "Completed")
+
+
+def test_spent_budget_fails_the_job_with_advice() -> None:
+    """GAVE_UP ends the job: Failed, with the coordinator's words and what to do."""
+    world = training()
+    words = "budget userError spent: exit code 1: no such file"
+    gave_up = event(world.now_ms, EventKind.GAVE_UP, cause="userError", message=words)
+    world.readings.append(told(gave_up, first=20))
+    world.settle()
+    assert world.condition("Failed") == ("True", "BudgetSpent")
+    assert world.condition("Stalled")[0] == "True"
+    assert world.condition("Admitted")[0] == "True"
+    failed = next(c for c in world.status["conditions"] if c["type"] == "Failed")
+    assert words in failed["message"]
+    assert "Correct the program" in failed["message"]
+    assert world.objects[JOB_SET] == {}
+    assert "finishedAt" in world.status
+
+
+def test_invalid_spec_fails_before_anything_is_made() -> None:
+    """What admission let through is refused in words, and no object is made."""
+    world = World(obj=job_object(topology="3x5"))
+    world.settle()
+    assert world.condition("Failed") == ("True", "InvalidSpec")
+    assert world.objects[JOB_SET] == {}
+    message = next(c["message"] for c in world.status["conditions"] if c["type"] == "Failed")
+    assert "nearest are" in message
+
+
+def test_spec_that_becomes_invalid_does_not_end_a_running_job() -> None:
+    """A job that runs is not stopped because this operator cannot read its spec."""
+    world = training()
+    world.obj["spec"]["topology"] = "3x5"
+    world.settle()
+    assert world.condition("Stalled") == ("True", "InvalidSpec")
+    assert world.condition("Failed")[0] == "False"
+    assert len(world.objects[POD]) == 3
+
+
+def test_missing_jobset_is_told_once_and_looked_for_again() -> None:
+    """Without JobSet nothing is made, one event says so, and the operator comes back."""
+    world = World(has_jobset=False)
+    world.settle()
+    world.now_ms += 60_000
+    plan = world.settle()
+    assert world.condition("Stalled") == ("True", "JobSetMissing")
+    assert world.notes.count("JobSetMissing") == 1
+    assert plan.requeue_after_s == pytest.approx(5.0)
+    world.has_jobset = True
+    world.settle()
+    assert "j-1" in world.objects[JOB_SET]
+    assert world.condition("Stalled")[0] == "False"
+
+
+def test_failed_jobset_is_replaced_after_it_is_gone() -> None:
+    """The next attempt begins when no pod of the failed one is left."""
+    world = training()
+    world.end_jobset("Failed", "coordinator failed")
+    plan = world.step()
+    assert plan.status is not None
+    assert plan.status["attempt"] == 2
+    assert list(world.objects[JOB_SET]) == []
+    world.now_ms += 10_000
+    world.step()
+    assert list(world.objects[JOB_SET]) == [], "pods of attempt 1 are still there"
+    world.controllers()
+    world.settle()
+    assert list(world.objects[JOB_SET]) == ["j-2"]
+    assert world.live_attempts() == {"2"}
+
+
+def test_attempts_without_a_checkpoint_end_the_job() -> None:
+    """JobSets that fail again and again stop the job after the budget ``noProgress``."""
+    world = settled(recovery={"budgets": {"noProgress": 2}})
+    for _ in range(3):
+        world.end_jobset("Failed", "broken")
+        world.settle()
+        world.now_ms += 600_000
+        world.settle()
+    assert world.condition("Failed") == ("True", "BudgetSpent")
+    assert world.objects[JOB_SET] == {}
+    assert world.status["attempt"] == 3
+
+
+def test_deadline_does_not_count_suspended_time() -> None:
+    """A suspended job does not run into its deadline; an active one does."""
+    world = training(activeDeadlineSeconds=100, suspend=True)
+    world.now_ms += 3_600_000
+    world.settle()
+    assert world.condition("Failed")[0] == "False"
+    world.obj["spec"]["suspend"] = False
+    world.settle()
+    world.now_ms += 101_000
+    world.settle()
+    assert world.condition("Failed") == ("True", "DeadlineExceeded")
+
+
+def test_succeeded_job_stays_so_whatever_happens_to_its_children() -> None:
+    """A finished job never runs again."""
+    world = training()
+    world.end_jobset("Completed")
+    world.settle()
+    before = dict(world.status)
+    for kind in (POD, JOB, JOB_SET):
+        world.objects[kind].clear()
+    world.now_ms += 3_600_000
+    assert world.settle().is_empty
+    assert world.status == before
+    assert world.status["goodput"]["wallSeconds"] * 1000 == pytest.approx(
+        sum(world.status["goodput"]["seconds"].values()) * 1000
+    )
+
+
+def test_ttl_deletes_the_job_on_time() -> None:
+    """``ttlSecondsAfterFinished`` is kept to the second."""
+    world = settled(ttlSecondsAfterFinished=60)
+    world.end_jobset("Completed")
+    plan = world.settle()
+    assert plan.requeue_after_s == pytest.approx(60)
+    world.now_ms += 60_000
+    world.step()
+    assert world.deleted == ["TPUTrainingJob j"]
+    assert world.step().is_empty
+
+
+def test_coordinator_that_does_not_end_is_ended() -> None:
+    """A JobSet that stays after success is removed after half a minute."""
+    world = training()
+    world.readings.append(told(event(world.now_ms, EventKind.FINISHED, step=100), first=20))
+    plan = world.settle()
+    assert plan.requeue_after_s == pytest.approx(30)
+    world.now_ms += 30_000
+    world.step()
+    assert world.deleted == ["JobSet j-1"]
+
+
+def test_image_trouble_is_told_and_forgotten() -> None:
+    """Stalled carries the kubelet's words while they hold."""
+    world = settled()
+    waiting = {"reason": "ErrImagePull", "message": "not found: nowhere/x:1"}
+    pod = world.pod("j-1-slice-0")
+    pod["status"]["containerStatuses"] = [{"state": {"waiting": waiting}}]
+    world.settle()
+    assert world.condition("Stalled") == ("True", "ImageUnavailable")
+    pod["status"]["containerStatuses"] = [{"state": {"running": {}}}]
+    world.settle()
+    assert world.condition("Stalled") == ("False", "NotStalled")
+
+
+def test_refusals_are_told() -> None:
+    """What the API server refuses is in the Stalled condition, word for word."""
+    world = World(refusals=("Service j-coordinator cannot be made: exceeded quota",))
+    world.step()
+    assert world.condition("Stalled") == ("True", "Refused")
+
+
+def test_secret_and_service_are_repaired_now_and_then() -> None:
+    """Objects that are not watched are applied again every ten minutes, the JobSet never."""
+    world = settled()
+    world.now_ms += 601_000
+    plan = world.step()
+    assert [action.what for action in plan.actions if hasattr(action, "what")] == [
+        "Secret j-token",
+        "Service j-coordinator",
+    ]
+    assert world.step().is_empty
+
+
+def test_deleted_job_is_left_alone() -> None:
+    """A job on its way out gets nothing made, written or deleted."""
+    world = World()
+    world.obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert world.step().is_empty
+    assert world.now_ms == START_MS
+
+
+def test_damaged_clock_does_not_lose_time() -> None:
+    """A clock that jumps back neither breaks a pass nor makes types disagree with wall time."""
+    world = training()
+    world.now_ms -= 3_600_000
+    world.readings.append(told(progress(world.now_ms, 1, 2), first=20))
+    world.settle()
+    seconds = world.status["goodput"]
+    assert sum(seconds["seconds"].values()) + seconds["unsettledSeconds"] == pytest.approx(
+        seconds["wallSeconds"]
+    )

@@ -1,0 +1,107 @@
+"""The history folds timeline and facts into incidents, progress and budgets."""
+
+import json
+from functools import reduce
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.histories import CREATED_MS, event, histories, loss, progress, start
+from tpujob_agent.protocol import Budget, Event, EventKind
+from tpujob_operator.core.history import History
+from tpujob_operator.core.incidents import NEWEST, Rung
+from tpujob_operator.core.observations import Fact, FactKind, Observation
+
+T0 = CREATED_MS
+
+
+def _fold(told: list[Observation]) -> History:
+    return reduce(History.apply, told, History.start(T0))
+
+
+@given(histories(), st.data())
+def test_reading_in_pieces_and_twice_is_reading_once(
+    told: list[Observation], data: st.DataObject
+) -> None:
+    """Any cut of a timeline into overlapping reads gives the same history as one read."""
+    events = [seen for seen in told if isinstance(seen, Event)]
+    whole = History.start(T0).read("e", events, 0)
+    cut = data.draw(st.integers(0, len(events)))
+    again = data.draw(st.integers(0, cut))
+    pieces = History.start(T0).read("e", events[:cut], 0).read("e", events[again:], 0)
+    assert pieces == whole
+
+
+@given(histories())
+def test_persisted_history_is_equal(told: list[Observation]) -> None:
+    """The state in status holds everything the fold needs."""
+    history = _fold(told)
+    assert History.from_json(json.loads(json.dumps(history.to_json()))) == history
+
+
+def test_incident_tells_what_a_kill_cost() -> None:
+    """Detection, resume and lost steps of a killed trainer are known after the first step."""
+    told: list[Observation] = [
+        *start(T0),
+        progress(T0 + 1_040, 1, 10),
+        event(T0 + 1_050, EventKind.COMMITTED, step=8),
+        loss(T0 + 1_130, T0 + 1_100, step=10),
+        event(T0 + 1_140, EventKind.GENERATION_STOPPED, generation=1),
+        *start(T0 + 1_150, generation=2, restored=8),
+        progress(T0 + 1_300, 9, 9, generation=2),
+    ]
+    history = _fold(told)
+    (incident,) = history.incidents.newest
+    assert (incident.detected_after_ms, incident.recovered_after_ms) == (30, 200)
+    assert (incident.rung, incident.lost_steps) == (Rung.PROCESS, 2)
+    assert history.incidents.used == {Budget.PROCESS: 1}
+    assert history.progress.steps_lost == 2
+    assert history.progress.step == 9
+
+
+def test_rung_follows_from_what_comes_back() -> None:
+    """The same pod with a new agent is R1, another pod is R2."""
+    lost = [*start(T0), loss(T0 + 100, T0 + 90, cause="node")]
+    join: dict[str, Any] = {"slice": 0, "host": 1, "node": "n", "ip": "i"}
+    same = _fold([*lost, event(T0 + 110, EventKind.MEMBER_JOINED, pod="p", **join)])
+    other = _fold([*lost, event(T0 + 110, EventKind.MEMBER_JOINED, pod="q", **join)])
+    assert same.incidents.newest[0].rung is Rung.CONTAINER
+    assert other.incidents.newest[0].rung is Rung.POD
+    assert other.incidents.counts == {"node/R2": 1}
+
+
+def test_hosts_that_leave_because_of_a_suspension_are_no_incident() -> None:
+    """What a coordinator tells of leaving hosts costs no budget and ends no suspended job."""
+    history = _fold(
+        [
+            *start(T0),
+            Fact(T0 + 100, FactKind.SUSPENDED),
+            loss(T0 + 110, T0 + 105, cause="preemption"),
+            event(T0 + 120, EventKind.GAVE_UP, cause="preemption", budget="x", message="spent"),
+            Fact(T0 + 200, FactKind.RESUMED),
+        ]
+    )
+    assert history.incidents.newest == ()
+    assert history.incidents.used == {}
+    assert history.gave_up == ""
+    assert history.apply(loss(T0 + 210, T0 + 205)).incidents.restarts == 1
+
+
+def test_only_the_newest_incidents_are_kept_but_all_are_counted() -> None:
+    """Status stays bounded over any number of incidents."""
+    history = _fold(start(T0))
+    for n in range(NEWEST + 5):
+        history = history.apply(loss(T0 + 100 + n, T0 + 100 + n, generation=1))
+    assert len(history.incidents.newest) == NEWEST
+    assert history.incidents.restarts == NEWEST + 5
+
+
+def test_losses_without_a_commit_are_counted_anew_after_one() -> None:
+    """The no-progress breaker sees consecutive losses only."""
+    history = _fold([*start(T0), loss(T0 + 100, T0 + 90), loss(T0 + 200, T0 + 190)])
+    assert history.incidents.losses_without_commit == 2
+    assert (
+        history.apply(event(T0 + 300, EventKind.COMMITTED, step=1)).incidents.losses_without_commit
+        == 0
+    )

@@ -1,0 +1,354 @@
+"""A tiny cluster in memory: what Kubernetes and JobSet would make of the operator's plans."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tpujob_operator.api.base import rfc3339
+from tpujob_operator.api.models import InvalidJobError, parse_job
+from tpujob_operator.core.decide import decide
+from tpujob_operator.core.history import History
+from tpujob_operator.core.kinds import JOB, JOB_SET, POD, TPU_TRAINING_JOB, Kind, kind_of
+from tpujob_operator.core.manifests.options import ManifestOptions
+from tpujob_operator.core.memory import Memory
+from tpujob_operator.core.plan import Action, Apply, Delete, Patch, Plan
+from tpujob_operator.core.snapshot import (
+    Cluster,
+    Reading,
+    Snapshot,
+    Tombstone,
+)
+from tpujob_operator.core.views import JobSetView, JobView, PodView, views
+from tpujob_operator.shell.executor import difference
+
+START_MS = 1_790_000_000_000
+OPTIONS = ManifestOptions("a key for tests only", "operator:1", "trainer:1")
+Object = dict[str, Any]
+#: Delays up to this one are back-offs, longer ones are the repair of what is not watched.
+LONGEST_BACKOFF_S = 300
+
+
+def job_object(name: str = "j", **spec: Any) -> Object:
+    """A job of two single-host slices, as the API server would return it."""
+    return {
+        "apiVersion": TPU_TRAINING_JOB.api_version,
+        "kind": TPU_TRAINING_JOB.kind,
+        "metadata": {
+            "name": name,
+            "namespace": "ns",
+            "uid": f"uid-{name}",
+            "generation": 1,
+            "creationTimestamp": rfc3339(START_MS),
+        },
+        "spec": {
+            "accelerator": "v5e",
+            "topology": "2x2",
+            "slices": 2,
+            "trainer": {"config": {"steps": 100}},
+            "checkpoint": {"directory": "/checkpoints"},
+            **spec,
+        },
+    }
+
+
+@dataclasses.dataclass
+class World:
+    """One job and all objects that belong to it; ``now_ms`` is moved by the test."""
+
+    obj: Object = dataclasses.field(default_factory=job_object)
+    now_ms: int = START_MS
+    has_jobset: bool = True
+    objects: dict[Kind, dict[str, Object]] = dataclasses.field(
+        default_factory=lambda: {JOB_SET: {}, JOB: {}, POD: {}}
+    )
+    tombstones: list[Tombstone] = dataclasses.field(default_factory=list)
+    readings: list[Reading] = dataclasses.field(default_factory=list)
+    refusals: tuple[str, ...] = ()
+    silent_since_ms: int = 0
+    history: History = dataclasses.field(default_factory=lambda: History.start(START_MS))
+    memory: Memory = dataclasses.field(default_factory=Memory)
+    status_written_ms: int = 0
+    applied_ms: int = 0
+    notes: list[str] = dataclasses.field(default_factory=list)
+    deleted: list[str] = dataclasses.field(default_factory=list)
+    _uids: Iterable[int] = dataclasses.field(default_factory=itertools.count)
+
+    # ---- the operator
+
+    def snapshot(self) -> Snapshot:
+        """What the operator sees."""
+        job, error = None, ""
+        try:
+            job = parse_job(self.obj)
+        except InvalidJobError as problem:
+            error = str(problem)
+        return Snapshot(
+            obj=self.obj,
+            job=job,
+            spec_error=error,
+            history=self.history,
+            memory=self.memory,
+            options=OPTIONS,
+            cluster=Cluster(has_jobset=self.has_jobset),
+            jobsets=views(JobSetView, self.objects[JOB_SET].values()),
+            jobs=views(JobView, self.objects[JOB].values()),
+            pods=views(PodView, self.objects[POD].values()),
+            tombstones=tuple(self.tombstones),
+            readings=tuple(self.readings),
+            refusals=self.refusals,
+            silent_since_ms=self.silent_since_ms,
+            status_written_ms=self.status_written_ms,
+            applied_ms=self.applied_ms,
+        )
+
+    def step(self, crash_after: int | None = None) -> Plan:
+        """One pass of the operator; it may crash after so many of its writes."""
+        plan = decide(self.snapshot(), self.now_ms)
+        writes = 0
+        if plan.status is not None:
+            if crash_after == writes:
+                return self._crash(plan)
+            patch = difference(self.status, plan.status)
+            self.obj = {**self.obj, "status": merge(self.status, patch)}
+            self.status_written_ms = self.now_ms
+            writes += 1
+        for action in plan.actions:
+            if crash_after == writes:
+                return self._crash(plan)
+            self.carry_out(action)
+            writes += 1
+        self.history, self.memory = plan.history, plan.memory
+        self.readings.clear()
+        self.notes += [note.reason for note in plan.notes]
+        return plan
+
+    def settle(self, limit: int = 30) -> Plan:
+        """Passes of the operator and of Kubernetes until the plan is empty, which is returned."""
+        for _ in range(limit):
+            plan = self.step()
+            changed = self.controllers()
+            if plan.is_empty and not changed:
+                return plan
+        raise AssertionError(f"no end of planning: {plan.actions} {plan.status}")
+
+    def rest(self) -> None:
+        """Let all that is due within minutes happen: back-offs and delayed writes end."""
+        for _ in range(10):
+            delay_s = self.settle().requeue_after_s
+            if delay_s is None or delay_s > LONGEST_BACKOFF_S:
+                return
+            self.now_ms += round(delay_s * 1000) + 1
+        raise AssertionError("the operator never comes to rest")
+
+    def restart_operator(self) -> None:
+        """Forget all that is only in the operator's memory."""
+        raw = self.obj.get("status", {}).get("ledger")
+        self.history = History.from_json(raw) if raw else History.start(START_MS)
+        self.memory = Memory.from_json(raw.get("operator", {})) if raw else Memory()
+        self.status_written_ms = self.applied_ms = 0
+        self.tombstones.clear()
+
+    def _crash(self, plan: Plan) -> Plan:
+        self.restart_operator()
+        return plan
+
+    # ---- the API server
+
+    def carry_out(self, action: Action) -> None:
+        """What the API server does with one action."""
+        match action:
+            case Apply(manifest):
+                kind = kind_of(manifest)
+                if kind is JOB_SET:
+                    self._create(kind, manifest)
+                else:
+                    self.applied_ms = self.now_ms
+            case Patch(ref, body):
+                found = self.objects[ref.kind][ref.name]
+                assert found["metadata"]["uid"] == ref.uid
+                found["spec"].update(body["spec"])
+            case Delete(ref, _):
+                self.deleted.append(f"{ref.kind.kind} {ref.name}")
+                self.remove(ref.kind, ref.name, ref.uid)
+
+    def remove(self, kind: Kind, name: str, uid: str) -> None:
+        """Delete an object and, in the background, what it owns."""
+        if kind is TPU_TRAINING_JOB:
+            self.obj["metadata"]["deletionTimestamp"] = rfc3339(self.now_ms)
+            return
+        found = self.objects[kind].get(name)
+        if found is None or found["metadata"]["uid"] != uid:
+            return
+        del self.objects[kind][name]
+        if kind is POD:
+            tombstone = Tombstone.of(kind, found, self.now_ms)
+            assert tombstone is not None
+            self.tombstones.append(tombstone)
+            for job in self.objects[JOB].values():
+                if job["metadata"]["uid"] == tombstone.job_uid and job.get("status"):
+                    job["status"]["failed"] = job["status"].get("failed", 0) + 1
+            return
+        below = JOB if kind is JOB_SET else POD
+        for child in list(self.objects[below].values()):
+            if child["metadata"]["ownerReferences"][0]["uid"] == uid:
+                if below is POD:  # pods take their time
+                    child["metadata"]["deletionTimestamp"] = rfc3339(self.now_ms)
+                else:
+                    self.remove(below, child["metadata"]["name"], child["metadata"]["uid"])
+
+    def _create(self, kind: Kind, manifest: Mapping[str, Any]) -> Object:
+        name = manifest["metadata"]["name"]
+        assert name not in self.objects[kind], f"{kind.kind} {name} is there already"
+        made = {**manifest, "spec": dict(manifest.get("spec", {}))}
+        made["metadata"] = {**manifest["metadata"], "uid": f"uid-{next(iter(self._uids))}"}
+        self.objects[kind][name] = made
+        return made
+
+    # ---- the controllers
+
+    def controllers(self) -> bool:
+        """One step of JobSet, Job controller and kubelet; says whether anything changed."""
+        before = self._shape()
+        for jobset in list(self.objects[JOB_SET].values()):
+            self._run_jobset(jobset)
+        for job in list(self.objects[JOB].values()):
+            self._run_job(job)
+        self._end_pods()
+        return self._shape() != before
+
+    def _run_jobset(self, jobset: Object) -> None:
+        ends = {"Failed", "Completed"}
+        if any(c["type"] in ends for c in jobset.get("status", {}).get("conditions", [])):
+            for job in list(self.objects[JOB].values()):
+                if _owner(job) == jobset["metadata"]["uid"]:
+                    self.remove(JOB, job["metadata"]["name"], job["metadata"]["uid"])
+            return
+        for replicated in jobset["spec"]["replicatedJobs"]:
+            for index in range(replicated["replicas"]):
+                name = f"{jobset['metadata']['name']}-{replicated['name']}-{index}"
+                if name not in self.objects[JOB]:
+                    self._create(JOB, _job(jobset, replicated, name, index))
+                job = self.objects[JOB][name]
+                if _owner(job) == jobset["metadata"]["uid"]:
+                    job["spec"]["suspend"] = jobset["spec"]["suspend"]
+
+    def _run_job(self, job: Object) -> None:
+        uid = job["metadata"]["uid"]
+        pods = [pod for pod in self.objects[POD].values() if _owner(pod) == uid]
+        if job["spec"]["suspend"]:
+            job["status"] = {}
+            for pod in pods:
+                pod["metadata"]["deletionTimestamp"] = rfc3339(self.now_ms)
+            return
+        if not job.get("status"):
+            # Kubernetes has whole seconds here; the model's clock stands still in a pass.
+            self.now_ms += 1
+            job["status"] = {"startTime": rfc3339(self.now_ms)}
+        started = job["status"]["startTime"]
+        lost = [s for s in self.tombstones if s.job_uid == uid and s.created >= started]
+        if not pods and not lost:
+            made = _pod(job, next(iter(self._uids)))
+            made["metadata"]["creationTimestamp"] = rfc3339(self.now_ms)
+            self._create(POD, made)
+
+    def _end_pods(self) -> None:
+        for pod in list(self.objects[POD].values()):
+            if "deletionTimestamp" in pod["metadata"]:
+                self.remove(POD, pod["metadata"]["name"], pod["metadata"]["uid"])
+        alive = {job["metadata"]["uid"] for job in self.objects[JOB].values()}
+        self.tombstones = [stone for stone in self.tombstones if stone.job_uid in alive]
+
+    def _shape(self) -> list[tuple[str, str, str]]:
+        return [
+            (kind.kind, item["metadata"]["uid"], str(item.get("spec", {}).get("suspend")))
+            for kind, table in self.objects.items()
+            for item in table.values()
+        ]
+
+    # ---- what a test looks at
+
+    @property
+    def status(self) -> Object:
+        """Status of the job."""
+        status: Object = self.obj.get("status", {})
+        return status
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        """Status and reason of a condition."""
+        found = next(item for item in self.status["conditions"] if item["type"] == kind)
+        return found["status"], found["reason"]
+
+    def live_attempts(self) -> set[str]:
+        """Attempts that have a pod."""
+        return {
+            pod["metadata"]["labels"]["tpujob.dev/attempt"] for pod in self.objects[POD].values()
+        }
+
+    def pod(self, name: str) -> Object:
+        """The pod whose name begins so."""
+        return next(pod for key, pod in self.objects[POD].items() if key.startswith(name))
+
+    def run_pods(self) -> None:
+        """Every pod gets a node and is ready."""
+        for pod in self.objects[POD].values():
+            pod["spec"]["nodeName"] = "node"
+            ready = [{"type": "Ready", "status": "True"}]
+            pod["status"] = {"phase": "Running", "conditions": ready}
+
+    def end_jobset(self, kind: str, message: str = "") -> None:
+        """Every JobSet says that it has completed or failed."""
+        for jobset in self.objects[JOB_SET].values():
+            condition = {"type": kind, "status": "True", "message": message}
+            jobset["status"] = {"conditions": [condition]}
+
+
+def merge(old: Mapping[str, Any], patch: Mapping[str, Any]) -> Object:
+    """What a merge patch makes of an object (RFC 7396)."""
+    made = {name: value for name, value in old.items() if patch.get(name, value) is not None}
+    for name, value in patch.items():
+        if isinstance(value, Mapping):
+            before = made.get(name)
+            made[name] = merge(before if isinstance(before, Mapping) else {}, value)
+        elif value is not None:
+            made[name] = json.loads(json.dumps(value))
+    return made
+
+
+def _owner(obj: Mapping[str, Any]) -> str:
+    return str(obj["metadata"]["ownerReferences"][0]["uid"])
+
+
+def _owned(owner: Object, kind: Kind, name: str, labels: Mapping[str, str]) -> Object:
+    reference = {"uid": owner["metadata"]["uid"], "controller": True}
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "metadata": {
+            "name": name,
+            "namespace": "ns",
+            "labels": dict(labels),
+            "ownerReferences": [reference],
+        },
+        "spec": {},
+    }
+
+
+def _job(jobset: Object, replicated: Mapping[str, Any], name: str, index: int) -> Object:
+    labels = {
+        **replicated["template"]["metadata"]["labels"],
+        "jobset.sigs.k8s.io/replicatedjob-name": replicated["name"],
+        "jobset.sigs.k8s.io/job-index": str(index),
+    }
+    made = _owned(jobset, JOB, name, labels)
+    made["spec"]["suspend"] = jobset["spec"]["suspend"]
+    return made
+
+
+def _pod(job: Object, number: int) -> Object:
+    made = _owned(job, POD, f"{job['metadata']['name']}-0-{number}", job["metadata"]["labels"])
+    made["status"] = {"phase": "Pending"}
+    return made

@@ -1,0 +1,369 @@
+"""The objects of an attempt: what is promised to agents, JobSet, GKE and the user's template."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tpujob_agent.protocol import CoordinatorConfig, Env
+from tpujob_operator.api.models import TPUTrainingJob
+from tpujob_operator.core.manifests import build, environment
+from tpujob_operator.core.manifests.jobset import shape_digest
+from tpujob_operator.core.manifests.options import ManifestOptions
+
+GOLDEN = Path(__file__).parent / "golden"
+KUBERNETES = "1.36.0"
+MakeJob = Callable[..., TPUTrainingJob]
+Object = dict[str, Any]
+
+_CONTAINER: Object = {
+    "name": "main",
+    "image": "mine",
+    "command": ["python", "t.py"],
+    "args": ["-v"],
+}
+
+
+def _jobset(job: TPUTrainingJob, options: ManifestOptions, **more: Any) -> Object:
+    return build(job, attempt=3, options=options, **more)[-1]
+
+
+def _pods(jobset: Object) -> dict[str, Object]:
+    """Pod templates by the name of their replicated job."""
+    return {
+        item["name"]: item["template"]["spec"]["template"]
+        for item in jobset["spec"]["replicatedJobs"]
+    }
+
+
+def _worker(job: TPUTrainingJob, options: ManifestOptions) -> Object:
+    spec: Object = _pods(_jobset(job, options))["slice"]["spec"]
+    return spec
+
+
+def _environment(container: Object) -> dict[str, Any]:
+    return {item["name"]: item.get("value", item.get("valueFrom")) for item in container["env"]}
+
+
+def _trainer(job: TPUTrainingJob, options: ManifestOptions) -> Object:
+    trainer: Object = _worker(job, options)["containers"][0]
+    return trainer
+
+
+@pytest.mark.parametrize("name", ["demo", "own-program", "llama3-8b"])
+def test_golden(name: str, example: MakeJob, options: ManifestOptions) -> None:
+    """The objects of the examples are those that were reviewed (UPDATE_GOLDEN=1 writes them)."""
+    made = yaml.safe_dump_all(build(example(name), attempt=1, options=options), sort_keys=False)
+    path = GOLDEN / f"{name}.yaml"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(made)
+    assert made == path.read_text()
+
+
+@pytest.mark.parametrize("name", ["demo", "own-program", "llama3-8b"])
+def test_objects_fit_kubernetes_schemas(
+    name: str, example: MakeJob, options: ManifestOptions
+) -> None:
+    """Secret, Service and the Jobs of the JobSet have no field that Kubernetes does not know."""
+    secret, service, jobset = build(example(name), attempt=1, options=options)
+    jobs = [
+        {"apiVersion": "batch/v1", "kind": "Job", **copy.deepcopy(item["template"])}
+        for item in jobset["spec"]["replicatedJobs"]
+    ]
+    for thing in (secret, service, *jobs):
+        kubernetes_validate.validate(thing, KUBERNETES, strict=True)
+
+
+def test_everything_is_owned_and_labelled(example: MakeJob, options: ManifestOptions) -> None:
+    """The garbage collector and the informer's selector find every object, down to the pods."""
+    objects = build(example("demo"), attempt=3, options=options)
+    for thing in objects:
+        (owner,) = thing["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["uid"], owner["controller"]) == (
+            "TPUTrainingJob",
+            "0a1b2c3d",
+            True,
+        )
+        assert thing["metadata"]["namespace"] == "research"
+        assert thing["metadata"]["labels"]["tpujob.dev/job"] == "demo"
+    for role, pod in zip(("coordinator", "worker"), _pods(objects[-1]).values(), strict=True):
+        labels = pod["metadata"]["labels"]
+        assert labels["tpujob.dev/role"] == role
+        assert labels["tpujob.dev/attempt"] == "3"
+
+
+def test_service_selects_this_attempts_coordinator(
+    example: MakeJob, options: ManifestOptions
+) -> None:
+    """The Service's selector is a subset of the coordinator's labels, and of no worker's."""
+    _, service, jobset = build(example("demo"), attempt=3, options=options)
+    selector = service["spec"]["selector"].items()
+    pods = _pods(jobset)
+    assert selector <= pods["coordinator"]["metadata"]["labels"].items()
+    assert not selector <= pods["slice"]["metadata"]["labels"].items()
+    ports = {port["name"] for port in pods["coordinator"]["spec"]["containers"][0]["ports"]}
+    assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
+
+
+def test_jobset_never_gives_up_and_ends_with_the_coordinator(
+    example: MakeJob, options: ManifestOptions
+) -> None:
+    """Containers restart for ever in their pods; only the coordinator's success ends the set."""
+    spec = _jobset(example("demo"), options)["spec"]
+    assert spec["successPolicy"]["targetReplicatedJobs"] == ["coordinator"]
+    assert spec["failurePolicy"] == {"maxRestarts": 0}
+    assert spec["network"]["publishNotReadyAddresses"] is True
+    for item in spec["replicatedJobs"]:
+        job = item["template"]["spec"]
+        assert job["backoffLimit"] == 2**31 - 1
+        assert job["template"]["spec"]["restartPolicy"] == "OnFailure"
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "topology", "slices", "hosts", "chips", "is_exclusive"),
+    [
+        ("v5e", "2x4", 2, 2, "4", True),
+        ("v5e", "2x2", 3, 1, "4", False),
+        ("v5e", "1x1", 1, 1, "1", False),
+        ("v4", "4x4x8", 1, 32, "4", True),
+    ],
+)
+def test_slices(  # noqa: PLR0917 - a table
+    accelerator: str,
+    topology: str,
+    slices: int,
+    hosts: int,
+    chips: str,
+    is_exclusive: bool,
+    example: MakeJob,
+    options: ManifestOptions,
+) -> None:
+    """One Job per slice with a pod per host, all of a host's chips, and a node pool per slice."""
+    job = example("demo", accelerator=accelerator, topology=topology, slices=slices)
+    made = _jobset(job, options)["spec"]["replicatedJobs"][1]
+    assert made["replicas"] == slices
+    assert made["template"]["spec"]["completions"] == hosts
+    assert made["template"]["spec"]["parallelism"] == hosts
+    exclusive = made["template"]["metadata"].get("annotations", {})
+    assert bool(exclusive) == is_exclusive
+    pod = made["template"]["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == job.shape.node_selector
+    resources = pod["containers"][0]["resources"]
+    assert resources["requests"]["google.com/tpu"] == resources["limits"]["google.com/tpu"] == chips
+
+
+def test_suspension_is_mirrored(example: MakeJob, options: ManifestOptions) -> None:
+    """A suspended job makes a suspended JobSet."""
+    assert _jobset(example("demo", suspend=True), options)["spec"]["suspend"] is True
+    assert _jobset(example("demo"), options)["spec"]["suspend"] is False
+
+
+def test_coordinator_is_told_what_it_needs(example: MakeJob, options: ManifestOptions) -> None:
+    """The coordinator's configuration is what the protocol says, budgets used included."""
+    job = example("demo", recovery={"budgets": {"userError": 1}})
+    jobset = _jobset(job, options, budgets_used={"process": 4})
+    (container,) = _pods(jobset)["coordinator"]["spec"]["containers"]
+    told = CoordinatorConfig.from_json(_environment(container)[Env.COORDINATOR_CONFIG])
+    assert (told.namespace, told.job, told.attempt) == ("research", "demo", 3)
+    assert (told.slices, told.hosts_per_slice, told.spares) == (2, 2, 0)
+    assert told.budgets == {"userError": 1, "process": 20, "infrastructure": -1, "noProgress": 5}
+    assert told.budgets_used == {"process": 4}
+
+
+def test_token_is_derived_and_shared(example: MakeJob, options: ManifestOptions) -> None:
+    """Agents and coordinator read the same Secret; it differs by job and never shows the key."""
+    secret, _, jobset = build(example("demo"), attempt=1, options=options)
+    again = build(example("demo"), attempt=2, options=options)[0]
+    assert again["data"] == secret["data"]
+    assert options.operator_key not in json.dumps(secret) + repr(options)
+    references = [
+        _environment(pod["spec"]["containers"][0])[Env.TOKEN] for pod in _pods(jobset).values()
+    ]
+    assert (
+        references[0] == references[1] == {"secretKeyRef": {"name": "demo-token", "key": "token"}}
+    )
+
+
+def test_environment_of_multislice(example: MakeJob, options: ManifestOptions) -> None:
+    """Every variable that GKE would inject is there, and refers only to ones before it."""
+    container = _trainer(example("demo"), options)
+    found = _environment(container)
+    hosts = "demo-3-slice-$(TPUJOB_SLICE)-0.demo-3,demo-3-slice-$(TPUJOB_SLICE)-1.demo-3"
+    assert found["TPU_WORKER_HOSTNAMES"] == hosts
+    assert (found["TPU_TOPOLOGY"], found["TPU_ACCELERATOR_TYPE"]) == ("2x4", "v5litepod-8")
+    assert found["MEGASCALE_COORDINATOR_ADDRESS"] == "demo-3-slice-0-0.demo-3"
+    assert found["MEGASCALE_NUM_SLICES"] == "2"
+    assert found[Env.COORDINATOR] == "demo-coordinator.research.svc:7077"
+    names = [item["name"] for item in container["env"]]
+    assert names.index("TPUJOB_SLICE") < names.index("TPU_WORKER_HOSTNAMES")
+    assert len(set(names)) == len(names)
+
+
+def test_one_slice_has_no_megascale(example: MakeJob, options: ManifestOptions) -> None:
+    """A job of one slice does not start libtpu's multislice transport."""
+    found = _environment(_trainer(example("demo", slices=1), options))
+    assert not [name for name in found if name.startswith("MEGASCALE")]
+
+
+@pytest.mark.parametrize(
+    ("interval", "text"),
+    [
+        ({}, "auto"),
+        ({"policy": "Steps", "steps": 5}, "steps:5"),
+        ({"policy": "Seconds", "seconds": 7}, "seconds:7"),
+    ],
+)
+def test_checkpoint_settings_reach_the_trainer(
+    interval: Object, text: str, example: MakeJob, options: ManifestOptions
+) -> None:
+    """Directory, interval and number kept are variables of the trainer."""
+    checkpoint = {"directory": "gs://b/$(x)", "interval": interval, "keep": 2}
+    found = _environment(_trainer(example("demo", checkpoint=checkpoint), options))
+    assert found[Env.CHECKPOINT_INTERVAL] == text
+    assert found[Env.CHECKPOINT_KEEP] == "2"
+    # The kubelet turns $$( back into $(.
+    assert found[Env.CHECKPOINT_DIR] == "gs://b/$$(x)"
+
+
+def test_bundled_trainer(example: MakeJob, options: ManifestOptions) -> None:
+    """The bundled trainer runs under the agent with its configuration in one variable."""
+    job = example("demo")
+    container = _trainer(job, options)
+    assert container["command"] == [
+        "python3", "/tpujob/agent.pyz", "--", "python", "-m", "tpujob_trainer",
+    ]  # fmt: skip
+    assert container["image"] == "tpujob/trainer:test"
+    assert job.spec.trainer is not None
+    found = _environment(container)
+    assert json.loads(found[Env.TRAINER_CONFIG]) == job.spec.trainer.config
+    assert found["JAX_PLATFORMS"] == "cpu"
+    for module in found[Env.PRELOAD].split(","):
+        assert importlib.util.find_spec(module) is not None
+
+
+def test_own_image_of_the_bundled_trainer(example: MakeJob, options: ManifestOptions) -> None:
+    """A job may name another image for the bundled trainer, and a security context."""
+    trainer = {"config": {}, "image": "mine", "securityContext": {"runAsUser": 7}}
+    pod = _worker(example("demo", trainer=trainer), options)
+    assert pod["containers"][0]["image"] == "mine"
+    assert pod["securityContext"] == {"runAsUser": 7}
+
+
+def test_own_command_is_wrapped(templated: MakeJob, options: ManifestOptions) -> None:
+    """The agent runs the user's command and arguments as they are."""
+    container = _trainer(templated({"containers": [_CONTAINER]}), options)
+    assert container["command"] == [
+        "python3", "/tpujob/agent.pyz", "--", "python", "t.py", "-v",
+    ]  # fmt: skip
+    assert "args" not in container
+    assert container["image"] == "mine"
+    assert "imagePullPolicy" not in container
+
+
+def test_template_survives(templated: MakeJob, options: ManifestOptions) -> None:
+    """Whatever the user's template says stays: side cars, volumes, tolerations, contexts."""
+    given: Object = {
+        "containers": [
+            {"name": "side", "image": "s", "command": ["x"], "args": ["y"]},
+            {
+                **_CONTAINER,
+                "name": "trainer",
+                "env": [{"name": "TPU_TOPOLOGY", "value": "mine"}, {"name": "A", "value": "1"}],
+                "resources": {"limits": {"memory": "9Gi"}},
+                "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+                "securityContext": {"privileged": True},
+            },
+        ],
+        "initContainers": [{"name": "first", "image": "f"}],
+        "volumes": [{"name": "v", "emptyDir": {}}],
+        "nodeSelector": {"zone": "a"},
+        "tolerations": [{"key": "node.kubernetes.io/unreachable", "operator": "Exists"}],
+        "terminationGracePeriodSeconds": 7,
+        "securityContext": {"fsGroup": 5},
+        "hostNetwork": True,
+    }
+    pod = _worker(templated(given), options)
+    side, trainer = pod["containers"]
+    assert side == given["containers"][0]
+    assert trainer["securityContext"] == {"privileged": True}
+    assert trainer["resources"]["limits"] == {"memory": "9Gi", "google.com/tpu": "4"}
+    found = _environment(trainer)
+    assert (found["TPU_TOPOLOGY"], found["A"]) == ("mine", "1")
+    assert {"name": "v", "mountPath": "/v"} in trainer["volumeMounts"]
+    assert [c["name"] for c in pod["initContainers"]] == ["tpujob-agent", "first"]
+    assert [v["name"] for v in pod["volumes"]] == ["v", "tpujob"]
+    assert pod["nodeSelector"]["zone"] == "a"
+    keys = [t["key"] for t in pod["tolerations"]]
+    assert sorted(keys) == sorted(set(keys))
+    assert given["tolerations"][0] in pod["tolerations"]
+    assert pod["dnsPolicy"] == "ClusterFirstWithHostNet"
+    for kept in ("terminationGracePeriodSeconds", "securityContext", "hostNetwork"):
+        assert pod[kept] == given[kept]
+
+
+def test_own_labels_and_annotations_survive(example: MakeJob, options: ManifestOptions) -> None:
+    """Labels and annotations of the template are on the pods, ours win."""
+    stay = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+    annotations = {"c": "d", stay: "true"}
+    metadata = {"labels": {"a": "b", "tpujob.dev/job": "other"}, "annotations": annotations}
+    template = {"metadata": metadata, "spec": {"containers": [_CONTAINER]}}
+    pod = _pods(_jobset(example("own-program", template=template), options))["slice"]
+    assert pod["metadata"]["labels"]["a"] == "b"
+    assert pod["metadata"]["labels"]["tpujob.dev/job"] == "own-program"
+    assert pod["metadata"]["annotations"] == annotations
+
+
+def test_priority_class(example: MakeJob, options: ManifestOptions) -> None:
+    """The job's priority class is that of all its pods."""
+    pods = _pods(_jobset(example("llama3-8b"), options))
+    assert {pod["spec"]["priorityClassName"] for pod in pods.values()} == {"training"}
+
+
+def test_our_containers_fit_the_restricted_standard(
+    example: MakeJob, options: ManifestOptions
+) -> None:
+    """Coordinator and agent run as nobody, without capabilities, on a read-only file system."""
+    pods = _pods(_jobset(example("own-program"), options))
+    coordinator = pods["coordinator"]["spec"]
+    assert coordinator["automountServiceAccountToken"] is False
+    for container in (*coordinator["containers"], pods["slice"]["spec"]["initContainers"][0]):
+        context = container["securityContext"]
+        assert context["runAsNonRoot"] is context["readOnlyRootFilesystem"] is True
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert "limits" in container["resources"]
+
+
+def test_building_is_pure(templated: MakeJob, options: ManifestOptions) -> None:
+    """Building twice gives equal objects, and leaves the job as it was."""
+    job = templated({"containers": [_CONTAINER], "volumes": [{"name": "v", "emptyDir": {}}]})
+    before = job.to_json()
+    first = build(job, attempt=1, options=options)
+    first[-1]["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["spec"].clear()
+    assert build(job, attempt=1, options=options) == build(job, attempt=1, options=options)
+    assert job.to_json() == before
+
+
+def test_shape_digest(example: MakeJob) -> None:
+    """The digest changes with what an attempt is made from, and with nothing else."""
+    digest = shape_digest(example("demo"))
+    assert shape_digest(example("demo", suspend=True, ttlSecondsAfterFinished=4)) == digest
+    assert shape_digest(example("demo", slices=3)) != digest
+    assert shape_digest(example("demo", recovery={"budgets": {"process": 1}})) != digest
+
+
+def test_preload(example: MakeJob) -> None:
+    """Modules to preload are the job's own, else what such a program is likely to import."""
+    job = example("own-program", recovery={"preload": ["numpy"]})
+    names = {item["name"]: item.get("value") for item in environment.variables(job, 1)}
+    assert names[Env.PRELOAD] == "numpy"
+    usual = environment.variables(example("own-program", recovery={}), 1)
+    assert {"name": Env.PRELOAD, "value": "jax,flax,optax,orbax.checkpoint"} in usual
