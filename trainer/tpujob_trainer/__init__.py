@@ -1,0 +1,1 @@
+"""The bundled trainer: a sharded JAX language model."""

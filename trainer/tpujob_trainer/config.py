@@ -1,0 +1,214 @@
+"""The trainer's configuration: one frozen tree, read from JSON, checked before JAX starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from tpujob_trainer.fields import ConfigError, Problems, build, setting
+
+#: Sizes of well-known decoder-only models: ``dModel, layers, heads, kvHeads, dFF, vocab``.
+PRESETS: dict[str, tuple[int, int, int, int, int, int]] = {
+    "tiny": (64, 2, 4, 2, 192, 256),
+    # One layer: with 16 forced devices on 2 cores, a step is all collectives (docs/trainer.md).
+    "demo": (64, 1, 4, 2, 192, 256),
+    "125m": (768, 12, 12, 12, 2048, 32_768),
+    "350m": (1024, 24, 16, 16, 2816, 32_768),
+    "1b": (2048, 24, 16, 16, 5632, 32_768),
+    "llama3-8b": (4096, 32, 32, 8, 14_336, 128_256),
+    "llama3-70b": (8192, 80, 64, 8, 28_672, 128_256),
+    "llama3-405b": (16_384, 126, 128, 8, 53_248, 128_256),
+}
+#: Seconds between saves when nobody says otherwise (``auto``).
+AUTO_INTERVAL_S = 60.0
+REST = -1  # a mesh axis that takes the devices the others leave
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Sizes of the decoder-only transformer; a preset fills whatever is not given."""
+
+    preset: str = setting("tiny", choices=tuple(PRESETS))
+    d_model: int = setting(0, at_least=1, key="dModel", derived=True)
+    layers: int = setting(0, at_least=1, derived=True)
+    heads: int = setting(0, at_least=1, derived=True)
+    kv_heads: int = setting(0, at_least=1, key="kvHeads", derived=True)
+    d_ff: int = setting(0, at_least=1, key="dFF", derived=True)
+    vocab: int = setting(0, at_least=256, derived=True)  # tokens are bytes
+    precision: str = setting("auto", choices=("auto", "float32", "bfloat16"))
+    rope_theta: float = setting(10_000.0, above=1.0, key="ropeTheta")
+
+    @property
+    def d_head(self) -> int:
+        """Width of one attention head."""
+        return self.d_model // self.heads
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MeshConfig:
+    """Devices along each mesh axis; ``-1`` takes the rest, ``slice: 0`` what the agent says."""
+
+    slice: int = setting(0, at_least=REST)
+    fsdp: int = setting(REST, at_least=REST)
+    tensor: int = setting(1, at_least=REST)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DataConfig:
+    """Where the text comes from, and where its packed form lives."""
+
+    source: str = setting("stdlib")  # the installed Python's library, or a directory of text
+    directory: str = setting("data")
+    max_bytes: int = setting(4_000_000, at_least=1, key="maxBytes")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OptimizerConfig:
+    """AdamW with linear warm-up and cosine decay to a tenth."""
+
+    learning_rate: float = setting(3e-3, above=0.0, key="learningRate")
+    warmup_steps: int = setting(20, at_least=0, key="warmupSteps")
+    weight_decay: float = setting(0.1, at_least=0, key="weightDecay")
+    clip_norm: float = setting(1.0, above=0.0, key="clipNorm")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CheckpointConfig:
+    """Where checkpoints go, how often, and how many stay."""
+
+    directory: str = setting("")
+    interval: str = setting("auto")  # steps:N | seconds:S | auto
+    keep: int = setting(3, at_least=1)
+
+    @property
+    def interval_steps(self) -> int | None:
+        """Steps between saves, or None when the interval is given in time."""
+        kind, _, value = self.interval.partition(":")
+        return int(value) if kind == "steps" else None
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between saves; infinite when the interval is given in steps."""
+        kind, _, value = self.interval.partition(":")
+        if kind == "steps":
+            return math.inf
+        return AUTO_INTERVAL_S if kind == "auto" else float(value)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TrainerConfig:
+    """Everything a training run depends on, besides the devices it finds."""
+
+    model: ModelConfig = setting(ModelConfig())
+    mesh: MeshConfig = setting(MeshConfig())
+    data: DataConfig = setting(DataConfig())
+    optimizer: OptimizerConfig = setting(OptimizerConfig())
+    checkpoint: CheckpointConfig = setting(CheckpointConfig())
+    global_batch: int = setting(16, at_least=1, key="globalBatch")
+    sequence_length: int = setting(128, at_least=2, key="sequenceLength")
+    steps: int = setting(200, at_least=1)
+    seed: int = setting(0, at_least=0)
+    log_every_steps: int = setting(1, at_least=1, key="logEverySteps")
+
+
+def load(raw: Any, *, overrides: dict[str, dict[str, Any]] | None = None) -> TrainerConfig:
+    """Build and check a configuration.
+
+    Args:
+        raw: decoded JSON, camelCase keys.
+        overrides: values by section and key that win over ``raw`` (the environment's).
+
+    Raises:
+        ConfigError: with every problem found, each with its path and the nearest valid value.
+    """
+    problems = Problems()
+    merged = _merged(raw, overrides or {})
+    config: TrainerConfig = build(TrainerConfig, merged, "", problems)
+    config = dataclasses.replace(config, model=_with_preset(config.model))
+    _check_model(config.model, problems)
+    _check_mesh(config.mesh, problems)
+    _check_interval(config.checkpoint.interval, problems)
+    _check_directories(config, problems)
+    if problems.found:
+        raise ConfigError(problems.found)
+    return config
+
+
+def _merged(raw: Any, overrides: dict[str, dict[str, Any]]) -> Any:
+    if not isinstance(raw, dict):
+        return raw
+    merged = dict(raw)
+    for section, values in overrides.items():
+        mine = merged.get(section, {})
+        merged[section] = {**mine, **values} if isinstance(mine, dict) else mine
+    return merged
+
+
+def _with_preset(model: ModelConfig) -> ModelConfig:
+    names = ("d_model", "layers", "heads", "kv_heads", "d_ff", "vocab")
+    sizes = PRESETS.get(model.preset, PRESETS["tiny"])
+    filled = {n: getattr(model, n) or size for n, size in zip(names, sizes, strict=True)}
+    return dataclasses.replace(model, **filled)  # type: ignore[arg-type] # all are integers
+
+
+def _divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def _nearest_divisor(number: int, wanted: int) -> int:
+    return min(_divisors(number), key=lambda d: abs(d - wanted))
+
+
+def _check_model(model: ModelConfig, problems: Problems) -> None:
+    if model.d_model % model.heads:
+        near = _nearest_divisor(model.d_model, model.heads)
+        problems.add("model.heads", f"{model.heads} does not divide dModel {model.d_model}", near)
+    elif model.d_head % 2:
+        near = model.d_model // (model.d_head + 1) or 1
+        problems.add(
+            "model.heads",
+            f"dModel/heads is {model.d_head}, but rotary embedding needs an even head",
+            near if model.d_model % near == 0 and model.d_model // near % 2 == 0 else None,
+        )
+    if model.heads % model.kv_heads:
+        near = _nearest_divisor(model.heads, model.kv_heads)
+        problems.add("model.kvHeads", f"{model.kv_heads} does not divide heads {model.heads}", near)
+
+
+def _check_mesh(mesh: MeshConfig, problems: Problems) -> None:
+    sizes = {"slice": mesh.slice, "fsdp": mesh.fsdp, "tensor": mesh.tensor}
+    for name, size in sizes.items():
+        if size == 0 and name != "slice":
+            problems.add(f"mesh.{name}", "0 is no number of devices", 1)
+    rest = [name for name, size in sizes.items() if size == REST]
+    for name in rest[1:]:
+        problems.add(f"mesh.{name}", f"only one axis can take the rest, and {rest[0]} does", 1)
+
+
+def _check_interval(interval: str, problems: Problems) -> None:
+    kind, _, value = interval.partition(":")
+    if interval == "auto":
+        return
+    if kind == "steps" and value.isdecimal() and int(value) >= 1:
+        return
+    if kind == "seconds" and _positive_number(value):
+        return
+    nearest = {"steps": "steps:50", "step": "steps:50"}.get(kind, "seconds:60")
+    problems.add(
+        "checkpoint.interval", f"{interval!r} is none of steps:N, seconds:S and auto", nearest
+    )
+
+
+def _positive_number(text: str) -> bool:
+    try:
+        return 0.0 < float(text) < math.inf
+    except ValueError:
+        return False
+
+
+def _check_directories(config: TrainerConfig, problems: Problems) -> None:
+    if not config.checkpoint.directory:
+        problems.add("checkpoint.directory", "is missing: say where checkpoints go", None)
+    if not config.data.directory:
+        problems.add("data.directory", "is missing: say where packed text lives", None)

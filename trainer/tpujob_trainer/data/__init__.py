@@ -1,0 +1,1 @@
+"""Text to batches: packing once, then random access by step."""

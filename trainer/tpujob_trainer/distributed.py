@@ -1,0 +1,212 @@
+"""The world of one generation: joining it, agreeing on small facts, leaving it.
+
+This is the only module that touches ``jax._src``: JAX has no public way to
+exchange a string between processes without compiling a collective.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from jax._src import distributed as jax_distributed
+
+from tpujob_agent.protocol import Env
+
+INIT_TIMEOUT_S = 60
+#: JAX's default of 100 s leaves the survivors of a frozen peer waiting for 90 s.
+HEARTBEAT_TIMEOUT_S = 10
+#: Peers may still pack data or compile cold while this process already waits.
+AGREE_TIMEOUT_S = 600.0
+SHUTDOWN_TIMEOUT_S = 20
+
+
+class PeerLostError(RuntimeError):
+    """Another process of the world is gone or does not answer."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class World:
+    """This process's place among the processes of a generation."""
+
+    process_id: int = 0
+    num_processes: int = 1
+    num_slices: int = 1
+    coordinator: str = ""  # host:port, empty for a single process
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this process does what only one may do."""
+        return self.process_id == 0
+
+
+def world_from(env: Mapping[str, str]) -> World:
+    """The world that the agent (or any launcher that speaks JAX's variables) describes.
+
+    Raises:
+        ValueError: a variable is set but is no number, or some are missing.
+    """
+    coordinator = env.get(Env.JAX_COORDINATOR_ADDRESS, "")
+    num_slices = _number(env, Env.NUM_SLICES, 1)
+    if not coordinator:
+        return World(num_slices=num_slices)
+    for name in (Env.JAX_NUM_PROCESSES, Env.JAX_PROCESS_ID):
+        if not env.get(name):
+            raise ValueError(f"{Env.JAX_COORDINATOR_ADDRESS} is set, but {name} is not")
+    return World(
+        process_id=_number(env, Env.JAX_PROCESS_ID, 0),
+        num_processes=_number(env, Env.JAX_NUM_PROCESSES, 1),
+        num_slices=num_slices,
+        coordinator=coordinator,
+    )
+
+
+def _number(env: Mapping[str, str], name: str, default: int) -> int:
+    text = env.get(name, "")
+    if text and not text.isdecimal():
+        raise ValueError(f"{name} is {text!r}, which is no number")
+    return int(text) if text else default
+
+
+def join(world: World) -> None:
+    """Enter the world; returns once all its processes are there.
+
+    Raises:
+        PeerLostError: they were not there within INIT_TIMEOUT_S.
+    """
+    # With the service on, a process blocked in a collective ignores SIGTERM.
+    jax.config.update("jax_enable_preemption_service", False)
+    if not world.coordinator:
+        return
+    if not world.is_leader:
+        _await_listener(world.coordinator)
+    try:
+        jax.distributed.initialize(
+            world.coordinator,
+            world.num_processes,
+            world.process_id,
+            local_device_ids=None,
+            cluster_detection_method="deactivate",
+            initialization_timeout=INIT_TIMEOUT_S,
+            heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT_S,
+            shutdown_timeout_seconds=SHUTDOWN_TIMEOUT_S,
+        )
+    except jax.errors.JaxRuntimeError as error:
+        raise PeerLostError(f"the world did not come together: {error}") from error
+
+
+def _await_listener(address: str) -> None:
+    """Wait until the leader listens: a client that dials too early sleeps for a second."""
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + INIT_TIMEOUT_S
+    while time.monotonic() < deadline:
+        try:
+            with socket.create_connection((host, int(port)), timeout=1.0):
+                return
+        except OSError:
+            time.sleep(0.01)
+    raise PeerLostError(f"the leader at {address} did not listen within {INIT_TIMEOUT_S} s")
+
+
+def agree(world: World, key: str, value: Any, *, timeout_s: float = AGREE_TIMEOUT_S) -> list[Any]:
+    """Everybody's value, in order of process id; every process must call it.
+
+    Args:
+        world: who takes part.
+        key: names this exchange; each name is used once in a generation.
+        value: anything JSON can hold.
+        timeout_s: how long to wait for the slowest process.
+
+    Raises:
+        PeerLostError: some process did not take part in time.
+    """
+    if world.num_processes == 1:
+        return [value]
+    _put(f"{key}/{world.process_id}", value)
+    if world.is_leader:
+        deadline = time.monotonic() + timeout_s
+        everybody = range(world.num_processes)
+        values = [_get(f"{key}/{i}", deadline - time.monotonic()) for i in everybody]
+        _put(f"{key}/all", values)
+        return values
+    values = _get(f"{key}/all", timeout_s)
+    return list(values)
+
+
+def told_by_leader(world: World, key: str, value: Any) -> Any:
+    """The leader's value; the others' are ignored. Cheaper than ``agree``."""
+    if world.num_processes == 1:
+        return value
+    if world.is_leader:
+        _put(key, value)
+        return value
+    return _get(key, AGREE_TIMEOUT_S)
+
+
+def _client() -> Any:
+    return jax_distributed.global_state.client
+
+
+def _put(key: str, value: Any) -> None:
+    try:
+        _client().key_value_set(f"tpujob/{key}", json.dumps(value))
+    except jax.errors.JaxRuntimeError as error:
+        raise PeerLostError(f"the leader does not answer: {error}") from error
+
+
+def _get(key: str, timeout_s: float) -> Any:
+    try:
+        milliseconds = max(1, int(timeout_s * 1000))
+        return json.loads(_client().blocking_key_value_get(f"tpujob/{key}", milliseconds))
+    except jax.errors.JaxRuntimeError as error:
+        raise PeerLostError(f"no answer about {key!r} from the other processes: {error}") from error
+
+
+#: What gloo, the coordination service and TPU's runtime say when a peer is gone.
+_SIGNS_OF_LOSS = (
+    "gloo",
+    "connection closed",
+    "connection reset",
+    "connection refused",
+    "socket closed",
+    "heartbeat",
+    "coordination",
+    "preempted",
+    "unavailable",
+    "deadline_exceeded",
+    "barrier",
+    "peer",
+)
+
+
+def is_peer_loss(world: World, error: BaseException) -> bool:
+    """Whether an error means that another process went away, not that this one is at fault."""
+    if world.num_processes == 1:
+        return False
+    if isinstance(error, PeerLostError):
+        return True
+    text = str(error).lower()
+    return isinstance(error, jax.errors.JaxRuntimeError | OSError) and any(
+        sign in text for sign in _SIGNS_OF_LOSS
+    )
+
+
+def leave(world: World) -> None:
+    """Leave a world whose work is done, with everybody else."""
+    if world.num_processes == 1:
+        return
+    # All work is committed by now: a peer that fails in here costs nothing.
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        jax.distributed.shutdown()
+
+
+def user_id() -> int:
+    """Numeric id of the user this process runs as, for messages about permissions."""
+    return os.geteuid()

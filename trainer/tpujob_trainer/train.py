@@ -1,0 +1,204 @@
+"""The run of one process, from joining its world to the last committed checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+import tpujob
+from tpujob_agent.protocol import Env, Phase
+from tpujob_trainer import checkpoint, distributed, flops, sharding, telemetry
+from tpujob_trainer.checkpoint import Checkpoints
+from tpujob_trainer.config import TrainerConfig
+from tpujob_trainer.data.loader import Batches, Prefetcher
+from tpujob_trainer.data.pack import DataError, Manifest, Recipe, ensure_pack
+from tpujob_trainer.distributed import World
+from tpujob_trainer.executables import Compiled
+from tpujob_trainer.programs import Programs
+from tpujob_trainer.schedule import SaveSchedule
+from tpujob_trainer.step import Metrics, State
+from tpujob_trainer.telemetry import PhaseClock, StepReport, say
+
+
+class DivergedError(RuntimeError):
+    """The loss is no number any more."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """What stays the same from the first step to the last."""
+
+    config: TrainerConfig
+    world: World
+    mesh: Mesh
+    programs: Programs
+    checkpoints: Checkpoints
+    clock: PhaseClock
+
+
+def train(config: TrainerConfig, world: World) -> None:
+    """Train to ``config.steps``, from the newest good checkpoint if there is one.
+
+    Raises:
+        ShardingError: sizes and devices do not fit together.
+        DataError: there is no text to train on.
+        CheckpointUnusableError: checkpoints cannot be written or are of another model.
+        CheckpointBadError: checkpoints exist, and none is good.
+        PeerLostError: another process is gone.
+        DivergedError: the loss is no number.
+    """
+    clock = PhaseClock(world)
+    clock.enter(Phase.INIT)
+    checkpoint.require_writable(config.checkpoint.directory)
+    distributed.join(world)
+    mesh = _mesh(config, world)
+    manifest = _data(config, world)
+    programs = Programs(config, mesh, os.environ.get(Env.CACHE_DIR, ""))
+    clock.enter(Phase.RESTORE)
+    digest = programs.digest()
+    checkpoints = Checkpoints(
+        config.checkpoint.directory,
+        keep=config.checkpoint.keep,
+        world=world,
+        abstract=programs.state,
+        digest=digest.call,
+    )
+    restored = checkpoints.restore(tpujob.step_ceiling())
+    tpujob.restored(restored.step)
+    run = Run(config, world, mesh, programs, checkpoints, clock)
+    _train_from(run, restored, manifest)
+    distributed.leave(world)
+
+
+def _mesh(config: TrainerConfig, world: World) -> Mesh:
+    devices = jax.devices()
+    sizes = sharding.axis_sizes(config.mesh, devices=len(devices), slices=world.num_slices)
+    sharding.check_divides(config, sizes)
+    shown = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    kind = devices[0].device_kind
+    say(world, f"{len(devices)} devices ({kind}) in {world.num_processes} processes: {shown}")
+    return sharding.make_mesh(sizes, devices)
+
+
+def _data(config: TrainerConfig, world: World) -> Manifest:
+    recipe = Recipe(config.data.source, config.sequence_length, config.data.max_bytes)
+    manifest = ensure_pack(
+        recipe, Path(config.data.directory), lambda text: print(text, flush=True)
+    )
+    packs = distributed.agree(world, "data", manifest.sha256)
+    if len(set(packs)) > 1:
+        raise DataError(
+            f"processes hold different text in {config.data.directory} ({sorted(set(packs))}): "
+            "use one image for all, or a directory that all of them share"
+        )
+    return manifest
+
+
+def _train_from(run: Run, restored: checkpoint.Restored, manifest: Manifest) -> None:
+    config, clock, world = run.config, run.clock, run.world
+    steps = range(restored.step + 1, config.steps + 1)
+    batches = Batches(manifest, seed=config.seed, global_batch=config.global_batch)
+    prefetcher = Prefetcher(batches, run.programs.rows, steps)
+    clock.enter(Phase.COMPILE)
+    program = run.programs.train()
+    init = run.programs.init() if restored.state is None else None
+    _say_compiled(world, program)
+    clock.enter(Phase.SETUP)
+    state = init.call() if init else restored.state
+    _loop(run, program, state, prefetcher)
+    clock.enter(Phase.FINISHING)
+    prefetcher.stop()
+    run.checkpoints.wait()
+    say(world, f"finished {config.steps} steps")
+
+
+def _say_compiled(world: World, program: Compiled) -> None:
+    how = "loaded from the cache" if program.from_cache else "compiled"
+    say(world, f"train step {how} in {program.seconds:.2f} s")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Dispatched:
+    """A step under way, whose numbers are still on the devices."""
+
+    step: int
+    metrics: Metrics
+    input_wait_s: float
+
+
+def _loop(run: Run, program: Compiled, state: State, batches: Prefetcher) -> None:
+    """Dispatch step n, then read the numbers of step n - 1: the devices never wait for us."""
+    first = run.config.steps + 1
+    reporter = _Reporter(run)
+    schedule: SaveSchedule | None = None
+    for number, rows, wait_s in batches:
+        if schedule is None:
+            first = number
+            schedule = SaveSchedule(
+                run.config.checkpoint, run.world, start=first - 1, last=run.config.steps
+            )
+        state, metrics = program.call(state, rows)
+        reporter.dispatched(_Dispatched(number, metrics, wait_s))
+        if schedule.is_due(number):
+            # The state has to be complete for a save anyway, and its loss is checked first.
+            reporter.flush()
+            tpujob.save_blocked(run.checkpoints.save(number, state))
+    reporter.flush()
+
+
+class _Reporter:
+    """Reads the metrics of steps, one step late, and tells about them."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._pending: _Dispatched | None = None
+        self._ended = time.perf_counter()
+        self._is_first = True
+
+    def dispatched(self, following: _Dispatched) -> None:
+        """Take over a dispatched step and report the one before it."""
+        self.flush()
+        self._pending = following
+
+    def flush(self) -> None:
+        """Wait for the pending step and report it.
+
+        Raises:
+            DivergedError: its loss is no number.
+        """
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        loss = float(pending.metrics["loss"])
+        now = time.perf_counter()
+        step_s, self._ended = now - self._ended, now
+        if not math.isfinite(loss):
+            raise DivergedError(
+                f"the loss of step {pending.step} is {loss}: lower optimizer.learningRate, or "
+                "resume from an older checkpoint"
+            )
+        self._report(pending, loss, step_s)
+
+    def _report(self, pending: _Dispatched, loss: float, step_s: float) -> None:
+        run, config = self._run, self._run.config
+        if self._is_first:
+            self._is_first = False
+            run.clock.enter(Phase.TRAIN)
+            say(run.world, f"first step {pending.step} done: {run.clock.summary()}")
+        report = StepReport(
+            step=pending.step,
+            loss=loss,
+            grad_norm=float(np.asarray(pending.metrics["grad_norm"])),
+            ms=step_s * 1000,
+            input_wait_ms=pending.input_wait_s * 1000,
+            tokens=config.global_batch * config.sequence_length,
+            mfu=flops.mfu(config, jax.devices(), step_s),
+        )
+        telemetry.report(run.world, report, log_every=config.log_every_steps)
