@@ -1,0 +1,208 @@
+"""The chart renders what was reviewed, takes no unknown value, and grants no more than needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from helm_python import Chart, HelmError, HelmValuesError, lint
+
+from tpujob_operator.settings import Settings, variable_of
+
+GOLDEN = Path(__file__).parent / "golden" / "default.yaml"
+KUBERNETES = "1.36.0"
+CRD = "CustomResourceDefinition/tputrainingjobs.tpujob.dev"
+Objects = dict[str, dict[str, Any]]
+Render = Callable[..., Objects]
+
+_SOME: dict[str, Any] = {
+    "image": {"reference": "mine/operator:1", "pullPolicy": "Always", "pullSecrets": ["s"]},
+    "trainer": {"image": "mine/trainer:1"},
+    "watchNamespaces": ["a", "b"],
+    "logFormat": "text",
+    "operatorKey": {"existingSecret": "mine"},
+    "serviceAccount": {"name": "sa", "annotations": {"x": "y"}},
+    "podAnnotations": {"x": "y"},
+    "podLabels": {"x": "y"},
+    "nodeSelector": {"x": "y"},
+    "tolerations": [{"key": "x", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "priorityClassName": "high",
+    "crds": {"keep": False},
+}
+
+
+def _container(objects: Objects) -> dict[str, Any]:
+    deployment = objects["Deployment/tpujob-operator"]
+    container: dict[str, Any] = deployment["spec"]["template"]["spec"]["containers"][0]
+    return container
+
+
+def test_lint(chart_path: Path) -> None:
+    """Helm's strict lint finds nothing to complain about."""
+    for values in ({}, _SOME):
+        report = lint(chart_path, values, strict=True, namespace="x")
+        assert report["errors"] == []
+        assert [m for m in report["messages"] if m["severity"] > 1] == []
+
+
+def test_golden(render: Render) -> None:
+    """The default objects are those that were reviewed (UPDATE_GOLDEN=1 writes them)."""
+    objects = render()
+    objects.pop(CRD)
+    objects["Secret/tpujob-operator-key"]["data"]["key"] = "random"
+    made = yaml.safe_dump_all(objects.values(), sort_keys=False)
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(made)
+    assert made == GOLDEN.read_text()
+
+
+@pytest.mark.parametrize("values", [{}, _SOME], ids=["default", "some"])
+def test_objects_fit_kubernetes_schemas(render: Render, values: dict[str, Any]) -> None:
+    """No object has a field that Kubernetes does not know."""
+    for thing in render(values).values():
+        kubernetes_validate.validate(thing, KUBERNETES, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"imgae": {}}, "imgae"),
+        ({"image": {"tag": "1"}}, "tag"),
+        ({"workers": "many"}, "/workers"),
+        ({"workers": 0}, "/workers"),
+        ({"image": {"pullPolicy": "Sometimes"}}, "/image/pullPolicy"),
+        ({"watchNamespaces": "a,b"}, "/watchNamespaces"),
+        ({"watchNamespaces": ["A"]}, "/watchNamespaces"),
+        ({"crds": {"keep": "yes"}}, "/crds/keep"),
+    ],
+    ids=str,
+)
+def test_wrong_values_are_refused(chart_path: Path, values: dict[str, Any], words: str) -> None:
+    """An unknown key or a wrong type is refused by name."""
+    with Chart.load(chart_path) as chart, pytest.raises(HelmValuesError, match=words):
+        chart.validate_schema(values)
+
+
+def test_schema_knows_every_value(chart_path: Path) -> None:
+    """Every default value is in the schema, so that nothing documented is refused."""
+    with Chart.load(chart_path) as chart:
+        assert chart.schema is not None
+        known = chart.schema["properties"]
+        for key, value in chart.values.items():
+            inner = known[key].get("properties")
+            assert inner is None or set(value) <= set(inner)
+
+
+def test_environment_is_what_the_operator_reads(render: Render) -> None:
+    """Every variable of the Deployment is a setting, and no setting without default is missing."""
+    given = {item["name"]: item.get("value") for item in _container(render())["env"]}
+    settings = {variable_of(name): field for name, field in Settings.model_fields.items()}
+    assert set(given) <= set(settings)
+    assert {name for name, field in settings.items() if field.is_required()} <= set(given)
+    filled = {name: value or "x" * 20 for name, value in given.items()}
+    filled["TPUJOB_WATCH_NAMESPACES"] = given["TPUJOB_WATCH_NAMESPACES"] or ""
+    read = Settings.from_env(filled)
+    container = {port["name"]: port["containerPort"] for port in _container(render())["ports"]}
+    assert container == {"metrics": read.metrics_port, "probes": read.probe_port}
+
+
+def test_images_follow_the_release(render: Render, chart_path: Path) -> None:
+    """By default operator and trainer images have the version of the app; values override them."""
+    with Chart.load(chart_path) as chart:
+        version = chart.metadata["appVersion"]
+    given = {item["name"]: item.get("value") for item in _container(render())["env"]}
+    assert given["TPUJOB_OPERATOR_IMAGE"] == f"tpujob/operator:{version}"
+    assert given["TPUJOB_TRAINER_IMAGE"] == f"tpujob/trainer:{version}"
+    assert _container(render())["image"] == given["TPUJOB_OPERATOR_IMAGE"]
+    mine = _container(render(_SOME))
+    assert mine["image"] == "mine/operator:1"
+    assert {"name": "TPUJOB_TRAINER_IMAGE", "value": "mine/trainer:1"} in mine["env"]
+
+
+def _rules(objects: Objects) -> list[dict[str, Any]]:
+    roles = (thing for key, thing in objects.items() if key.startswith("ClusterRole/"))
+    own = (role for role in roles if role["metadata"]["name"].endswith(("-jobs", "-discovery")))
+    return [rule for role in own for rule in role["rules"]]
+
+
+def test_rights_are_small(render: Render) -> None:
+    """No wildcards, no reading of Secrets, no commands in pods, no making of rights."""
+    for rule in _rules(render()):
+        assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+        assert "rbac.authorization.k8s.io" not in rule["apiGroups"]
+        assert not {"pods/exec", "pods/attach", "serviceaccounts/token"} & set(rule["resources"])
+        if "secrets" in rule["resources"]:
+            assert set(rule["verbs"]) == {"create", "patch"}
+    deployment = render()["Deployment/tpujob-operator"]["spec"]
+    assert deployment["strategy"] == {"type": "Recreate"}
+    assert deployment["replicas"] == 1
+
+
+def test_rights_end_at_the_watched_namespaces(render: Render) -> None:
+    """With namespaces named, rights on jobs and pods are bound in these only."""
+    objects = render(_SOME)
+    assert "ClusterRoleBinding/tpujob-operator-jobs" not in objects
+    bindings = [key for key in objects if key.startswith("RoleBinding/")]
+    assert bindings == ["RoleBinding/tpujob-operator-jobs"]  # one name, in two namespaces
+    given = {item["name"]: item.get("value") for item in _container(objects)["env"]}
+    assert given["TPUJOB_WATCH_NAMESPACES"] == "a,b"
+
+
+def test_pod_fits_the_restricted_standard(render: Render) -> None:
+    """The operator runs as nobody, without capabilities, on a read-only file system."""
+    pod = render()["Deployment/tpujob-operator"]["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    context = pod["containers"][0]["securityContext"]
+    assert context["readOnlyRootFilesystem"] is True
+    assert context["allowPrivilegeEscalation"] is False
+    assert context["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_crd_switches(render: Render) -> None:
+    """The CRD stays on uninstall by default, and can be left to somebody else."""
+    kept = render()[CRD]["metadata"]["annotations"]
+    assert kept == {"helm.sh/resource-policy": "keep"}
+    assert not render({"crds": {"keep": False}})[CRD]["metadata"].get("annotations")
+    assert CRD not in render({"crds": {"enabled": False}})
+
+
+def test_other_switches(render: Render) -> None:
+    """Service account, roles and key can come from elsewhere."""
+    values = {
+        "serviceAccount": {"create": False, "name": "mine"},
+        "rbac": {"create": False, "aggregateToDefaultRoles": False},
+        "operatorKey": {"existingSecret": "mine"},
+    }
+    kinds = {key.split("/")[0] for key in render(values)}
+    assert kinds == {"Deployment", "Service", "CustomResourceDefinition"}
+    with pytest.raises(HelmError, match=r"serviceAccount\.name is needed"):
+        render({"serviceAccount": {"create": False}})
+
+
+@pytest.mark.parametrize(
+    ("release", "expected"),
+    [
+        ("tpujob", "tpujob-operator"),
+        ("tpujob-operator", "tpujob-operator"),
+        ("x" * 53, "x" * 50),
+    ],
+)
+def test_names_follow_the_release(render: Render, release: str, expected: str) -> None:
+    """Objects are named after the release, briefly."""
+    assert f"Deployment/{expected}" in render(name=release)
+
+
+def test_notes_say_what_to_do(chart_path: Path) -> None:
+    """After the installation the user is told the next commands, and that JobSet is missing."""
+    with Chart.load(chart_path) as chart:
+        files = chart.render({}, name="tpujob", namespace="n")
+    notes = next(text for path, text in files.items() if path.endswith("NOTES.txt"))
+    assert "kubectl get tpujob" in notes
+    assert "JobSet is NOT installed" in notes
