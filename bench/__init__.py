@@ -1,0 +1,1 @@
+"""Benchmarks: each prints its figures, and as ratios where there is a peer or a physical limit."""

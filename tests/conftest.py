@@ -1,0 +1,51 @@
+"""Fixtures for all tests: a real control plane, and a namespace of one's own on it."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localcluster import host
+from localcluster.cluster import Cluster
+from localcluster.layout import Spec
+
+CRD = Path(__file__).parents[1] / "crds" / "tpujob.dev_tputrainingjobs.yaml"
+
+
+def start_control_plane(name: str) -> Cluster:
+    """A control plane with our CRD, which ends with this process at the latest."""
+    if reason := host.why_not(full=False):
+        pytest.skip(reason)
+    cluster = Cluster.up(Spec(name=name, control_plane_only=True), tied=True)
+    cluster.kubectl("apply", "--server-side", "-f", str(CRD))
+    cluster.kubectl("wait", "--for=create", "--timeout=10s", "crd/tputrainingjobs.tpujob.dev")
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[Cluster]:
+    """The real kube-apiserver, etcd, controller-manager, scheduler and JobSet, without nodes."""
+    cluster = start_control_plane(f"test-{os.getpid()}")
+    try:
+        yield cluster
+    finally:
+        cluster.down()
+
+
+@pytest.fixture
+def namespace(control_plane: Cluster) -> Iterator[str]:
+    """A new namespace; its objects go with it, in the background."""
+    name = f"t-{uuid.uuid4().hex[:10]}"
+    make_namespace(control_plane, name)
+    yield name
+    control_plane.api.request("DELETE", f"/api/v1/namespaces/{name}")
+
+
+def make_namespace(cluster: Cluster, name: str) -> None:
+    """Create a namespace."""
+    manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+    cluster.api.apply(manifest)

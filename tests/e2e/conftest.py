@@ -1,0 +1,70 @@
+"""Fixtures of the end-to-end tests: one cluster with the operator's chart for all of them."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from demo import clusters, install
+from localcluster import host, images
+from localcluster.cluster import Cluster
+from localcluster.layout import Spec
+from tests.e2e.rig import Jobs
+
+
+class Installed(NamedTuple):
+    """A cluster on which the operator runs; ``cluster`` where it is one of ours."""
+
+    target: clusters.Target
+    cluster: Cluster | None
+
+
+@pytest.fixture(scope="session")
+def e2e_cluster() -> Iterator[Installed]:
+    """Four TPU hosts, two in each slice, with JobSet and the operator's chart.
+
+    It is the local cluster, or what ``CLUSTER`` names (kind, current).
+    """
+    kind = clusters.choose(os.environ.get("CLUSTER") or "auto")
+    made = _local() if kind == "local" else _elsewhere(kind)
+    try:
+        install.install(made.target.kubeconfig, made.target.chart_values)
+        yield made
+    finally:
+        made.target.down()
+
+
+def _local() -> Installed:
+    if reason := host.why_not(full=True):
+        pytest.skip(reason)
+    host.prepare(full=True)
+    archives = {target: images.build(target) for target in images.TARGETS}
+    cluster = Cluster.up(
+        Spec(name=f"e2e-{os.getpid()}", nodes=4),
+        images=[archive.path for archive in archives.values()],
+        tied=True,
+    )
+    return Installed(clusters._target(cluster.kubeconfig, archives, cluster.down), cluster)
+
+
+def _elsewhere(kind: str) -> Installed:
+    try:
+        target = clusters.prepare(kind, print, tied=True)
+    except clusters.UnfitError as error:
+        pytest.skip(str(error))
+    if "persistentVolumeClaim" in target.volume:
+        pytest.skip("each test has a namespace of its own: give SHARED_HOST_PATH, no SHARED_CLAIM")
+    return Installed(target, None)
+
+
+@pytest.fixture
+def jobs(e2e_cluster: Installed) -> Iterator[Jobs]:
+    """A namespace of one's own; its jobs go with it."""
+    made = Jobs(e2e_cluster.target, e2e_cluster.cluster, f"e2e-{uuid.uuid4().hex[:10]}")
+    made.kube.ensure_namespace()
+    yield made
+    made.kube.delete_namespace()

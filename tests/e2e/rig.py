@@ -1,0 +1,272 @@
+"""One namespace of a cluster with real nodes, as its user and as a fault would see it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from kubernetes.client.exceptions import ApiException
+
+from demo.clusters import Target
+from demo.kube import Kube
+from localcluster.cluster import Cluster
+from localcluster.kubeapi import ApiError, Object
+from tests.e2e.access import Access
+from tpujob_operator.core.kinds import JOB_SET, POD, TPU_TRAINING_JOB, Kind
+
+#: Under load a container may take seconds to start, and an image to be unpacked.
+START_S = 90.0
+RECOVER_S = 60.0
+ROOT_FOLDER = "/shared"
+TRAINER = "trainer"
+ENDED = ("Succeeded", "Failed")
+_PID_FILE = "/tpujob/run/trainer.pid"
+_T = TypeVar("_T")
+
+#: A program that trains nothing: it reports steps, saves every tenth one, and resumes from there.
+TRAINING = """
+import os, pathlib, time
+import tpujob
+folder = pathlib.Path(os.environ["FOLDER"])
+folder.mkdir(parents=True, exist_ok=True)
+saved = folder / "saved"
+tpujob.phase("restore")
+start = int(saved.read_text()) if saved.exists() else 0
+tpujob.restored(start)
+for step in range(start + 1, int(os.environ["STEPS"]) + 1):
+    time.sleep(0.05)
+    tpujob.step(step, loss=1 / step, tokens=8)
+    if step % 10 == 0 and os.environ["JAX_PROCESS_ID"] == "0":
+        draft = folder / "draft"
+        draft.write_text(str(step))
+        draft.replace(saved)
+        tpujob.committed(step)
+"""
+
+
+def wait_until(condition: Callable[[], _T | None], what: str, limit_s: float) -> _T:
+    """Poll until the condition gives something true, which is returned."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"not within {limit_s:.0f} s: {what}")
+
+
+class Jobs:
+    """The jobs of one namespace."""
+
+    def __init__(self, target: Target, cluster: Cluster | None, namespace: str) -> None:
+        self.target = target
+        self.cluster = cluster
+        self.namespace = namespace
+        self.kube = Kube(target.kubeconfig, namespace)
+        self.api = Access(self.kube.core.api_client)
+
+    # ---- what a user does
+
+    def template(self, *command: str, image: str = "", steps: int = 1_000_000) -> Object:
+        """Pod template of a program of one's own; by default in an image that has Python."""
+        container = {
+            "name": TRAINER,
+            "image": image or self.target.operator_image,
+            "imagePullPolicy": "IfNotPresent",
+            "command": list(command),
+            "env": [
+                {"name": "FOLDER", "value": f"{ROOT_FOLDER}/{self.namespace}"},
+                {"name": "STEPS", "value": str(steps)},
+            ],
+            "volumeMounts": [{"name": "shared", "mountPath": ROOT_FOLDER}],
+            # As images of training programs do, and as a hostPath folder asks for.
+            "securityContext": {"runAsUser": 0},
+        }
+        volumes = [{"name": "shared", **self.target.volume}]
+        return {"spec": {"containers": [container], "volumes": volumes}}
+
+    def manifest(self, name: str, template: Object | None = None, **spec: Any) -> Object:
+        """A job of one slice of two hosts."""
+        program = {"template": template} if template else {}
+        shape = {"accelerator": "v5e", "topology": "2x4", "slices": 1}
+        return {
+            "apiVersion": TPU_TRAINING_JOB.api_version,
+            "kind": TPU_TRAINING_JOB.kind,
+            "metadata": {"name": name, "namespace": self.namespace},
+            "spec": {**shape, **program, **spec},
+        }
+
+    def create(self, name: str, template: Object | None = None, **spec: Any) -> Object:
+        """Create a job.
+
+        Raises:
+            ApiError: the API server refuses it.
+        """
+        body = self.manifest(name, template, **spec)
+        created: Object = self.api.request("POST", TPU_TRAINING_JOB.path(self.namespace), body)
+        return created
+
+    def train(self, name: str, *, steps: int = 1_000_000, **spec: Any) -> Object:
+        """Create a job that runs TRAINING."""
+        return self.create(name, self.template("python", "-c", TRAINING, steps=steps), **spec)
+
+    def change(self, name: str, **spec: Any) -> None:
+        """Merge into a job's spec."""
+        self.api.merge(TPU_TRAINING_JOB.path(self.namespace, name), {"spec": spec})
+
+    def delete(self, kind: Kind, name: str, **options: Any) -> None:
+        """Delete an object."""
+        self.api.request("DELETE", kind.path(self.namespace, name), options or None)
+
+    # ---- what there is
+
+    def all(self, kind: Kind, job: str = "") -> list[Object]:
+        """All objects of a kind, or those of one job."""
+        query = f"?labelSelector=tpujob.dev/job={job}" if job else ""
+        items: list[Object] = self.api.get(kind.path(self.namespace) + query)["items"]
+        return items
+
+    def find(self, kind: Kind, name: str) -> Object | None:
+        """An object, or nothing."""
+        try:
+            found: Object = self.api.get(kind.path(self.namespace, name))
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+        return found
+
+    def status(self, name: str) -> Object:
+        """Status of a job; empty before there is one."""
+        job = self.find(TPU_TRAINING_JOB, name) or {}
+        status: Object = job.get("status", {})
+        return status
+
+    def condition(self, name: str, kind: str) -> Object:
+        """A condition of a job; empty: not there."""
+        conditions = self.status(name).get("conditions", [])
+        return next((item for item in conditions if item["type"] == kind), {})
+
+    def pods(self, job: str, role: str = "worker") -> dict[str, Object]:
+        """Pods of a job that are not being deleted, by their name without its random end."""
+        return {
+            pod["metadata"]["name"].rpartition("-")[0]: pod
+            for pod in self.all(POD, job)
+            if pod["metadata"]["labels"].get("tpujob.dev/role") == role
+            and not pod["metadata"].get("deletionTimestamp")
+        }
+
+    def jobsets(self, job: str) -> list[str]:
+        """Names of a job's JobSets."""
+        return [item["metadata"]["name"] for item in self.all(JOB_SET, job)]
+
+    def story(self, job: str) -> str:
+        """What an engineer would look at, for the message of a failed test."""
+        parts = [f"status: {self.status(job)}"]
+        for role in ("coordinator", "worker"):
+            for name, pod in self.pods(job, role).items():
+                statuses = pod.get("status", {}).get("containerStatuses", [])
+                parts.append(f"--- {name}: {[status['state'] for status in statuses]}")
+                parts.append(self.log(pod)[-2500:])
+        return "\n".join(parts)
+
+    def log(self, pod: Object) -> str:
+        """Log of a pod's main container; empty while there is none."""
+        try:
+            return str(
+                self.kube.core.read_namespaced_pod_log(
+                    pod["metadata"]["name"],
+                    self.namespace,
+                    container=pod["spec"]["containers"][0]["name"],
+                )
+            )
+        except ApiException:
+            return ""
+
+    # ---- waiting
+
+    def wait_status(
+        self, job: str, is_so: Callable[[Object], bool], what: str, limit_s: float = RECOVER_S
+    ) -> Object:
+        """Wait for a status; the failure's message tells the job's story."""
+
+        def found() -> Object | None:
+            status = self.status(job)
+            return status if status and is_so(status) else None
+
+        try:
+            return wait_until(found, what, limit_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.story(job)}") from error
+
+    def wait_step(self, job: str, step: int, limit_s: float = START_S) -> Object:
+        """Wait until a step has been finished."""
+        return self.wait_status(
+            job, lambda status: (status.get("step") or 0) >= step, f"step {step} of {job}", limit_s
+        )
+
+    def wait_state(self, job: str, *states: str, limit_s: float = START_S) -> Object:
+        """Wait for one of some states."""
+        return self.wait_status(
+            job, lambda status: status.get("state") in states, f"{job} is {states}", limit_s
+        )
+
+    def wait_recovered(self, job: str, incidents: int = 1) -> Object:
+        """Wait until so many incidents have been recovered from."""
+
+        def has_recovered(status: Object) -> bool:
+            done = [one for one in status["incidents"] if "recoveredAfterSeconds" in one]
+            return len(done) >= incidents
+
+        return self.wait_status(job, has_recovered, f"{job} has recovered from {incidents}")
+
+    def wait_condition(
+        self, job: str, kind: str, reason: str, status: str = "True", limit_s: float = START_S
+    ) -> str:
+        """Wait for a condition; returns its message."""
+
+        def holds(_: Object) -> bool:
+            found = self.condition(job, kind)
+            return (found.get("status"), found.get("reason")) == (status, reason)
+
+        self.wait_status(job, holds, f"{kind}={status} ({reason}) of {job}", limit_s)
+        return str(self.condition(job, kind)["message"])
+
+    def wait_gone(self, kind: Kind, job: str, limit_s: float = RECOVER_S) -> None:
+        """Wait until a job has no object of this kind left."""
+        wait_until(lambda: not self.all(kind, job), f"no {kind.plural} of {job} are left", limit_s)
+
+    # ---- faults
+
+    def exec(self, pod: Object, script: str) -> str:
+        """Output of a shell script in a pod's trainer container."""
+        return self.kube.exec(pod["metadata"]["name"], TRAINER, ["sh", "-c", script])
+
+    def trainer_pid(self, pod: Object) -> int:
+        """Process id of a pod's trainer, in its own container."""
+        return wait_until(
+            lambda: int(self.exec(pod, f"cat {_PID_FILE} 2>/dev/null || echo 0") or 0),
+            f"a trainer in {pod['metadata']['name']}",
+            RECOVER_S,
+        )
+
+    def kill_trainer(self, pod: Object) -> None:
+        """SIGKILL a pod's trainer."""
+        self.exec(pod, f"kill -9 $(cat {_PID_FILE})")
+
+
+def uids(pods: dict[str, Object]) -> dict[str, str]:
+    """UIDs of pods by name: the same pods have the same."""
+    return {name: pod["metadata"]["uid"] for name, pod in pods.items()}
+
+
+def container_restarts(pods: dict[str, Object]) -> int:
+    """How often containers of these pods were restarted."""
+    return sum(pod["status"]["containerStatuses"][0]["restartCount"] for pod in pods.values())
+
+
+def assert_adds_up(status: Object) -> None:
+    """All types of time, and what is not settled, make the wall time, to the millisecond."""
+    goodput = status["goodput"]
+    total = sum(goodput["seconds"].values()) + goodput.get("unsettledSeconds", 0.0)
+    assert round(total * 1000) == round(goodput["wallSeconds"] * 1000), goodput

@@ -1,0 +1,56 @@
+"""The demo itself: the bundled trainer on four hosts, hit twice, against an unhit run."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import demo.__main__ as demo
+from demo.kube import Kube
+from demo.report import TOLERANCE_S
+from tests.e2e.conftest import Installed
+from tpujob_operator.core.timetypes import TimeType
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+#: Twice the bars of the benchmarks: a test may share its processors with other work.
+_PROCESS_S, _POD_S = 10.0, 60.0
+
+
+@pytest.fixture
+def target(e2e_cluster: Installed) -> Iterator[Installed]:
+    """The cluster, without the demo's namespace afterwards."""
+    yield e2e_cluster
+    Kube(e2e_cluster.target.kubeconfig, "demo").delete_namespace()
+
+
+def test_demo_survives_its_faults_and_reports_every_second(
+    target: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 0, a report whose times add up, the losses of a run that was never hit."""
+    out = tmp_path / "demo"
+    monkeypatch.setattr(demo, "_ROOT", tmp_path)
+    monkeypatch.setattr(demo, "_OUT", out)
+    said = io.StringIO()
+    code = demo.Demo(Console(file=said, width=120))._run_on(target.target)
+    assert code == 0, said.getvalue()
+    report = json.loads((out / "report.json").read_text())
+    assert report["succeeded"] is True
+    assert report["problems"] == []
+    assert {*report["seconds"]} <= {kind.value for kind in TimeType}
+    assert sum(report["seconds"].values()) == pytest.approx(report["wallSeconds"], abs=TOLERANCE_S)
+    killed, deleted = report["incidents"]
+    assert (killed["cause"], killed["rung"]) == ("process", "R0")
+    assert (deleted["cause"], deleted["rung"]) == ("preemption", "R2")
+    assert killed["recoveredAfterSeconds"] < _PROCESS_S
+    assert deleted["recoveredAfterSeconds"] < _POD_S
+    assert [int(step) for step in report["losses"]] == [*range(1, 201)]
+    assert report["losses"]["200"] < report["losses"]["1"]
+    assert (out / "timeline.png").read_bytes().startswith(b"\x89PNG")
+    for words in ("SIGKILL a trainer", "delete a worker pod", "Where every second went"):
+        assert words in said.getvalue()

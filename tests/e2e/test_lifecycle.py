@@ -1,0 +1,170 @@
+"""Jobs from creation to their end on real nodes: success, suspension, deletion, two at once."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from localcluster import baseimage
+from localcluster.template import identify
+from tests.e2e.rig import ENDED, RECOVER_S, Jobs, assert_adds_up, uids, wait_until
+from tpujob_operator.core.kinds import (
+    JOB,
+    JOB_SET,
+    POD,
+    SECRET,
+    SERVICE,
+    TPU_TRAINING_JOB,
+    Kind,
+)
+from tpujob_operator.core.timetypes import TimeType
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+_CHILDREN = (JOB_SET, JOB, POD, SERVICE, SECRET)
+_CONFIG_MAP = Kind("", "v1", "configmaps", "ConfigMap")
+
+
+def test_job_succeeds_and_accounts_for_every_second(jobs: Jobs) -> None:
+    """A job runs to Succeeded; its types of time make the time from creation to end."""
+    created = jobs.train("j", steps=60)["metadata"]["creationTimestamp"]
+    status = jobs.wait_state("j", *ENDED)
+    assert status["state"] == "Succeeded", jobs.story("j")
+    assert (status["step"], status["checkpoint"]["step"]) == (60, 60)
+    assert (status["attempt"], status["generation"], status["restarts"]) == (1, 1, 0)
+    assert status["incidents"] == []
+    assert_adds_up(status)
+    goodput = status["goodput"]
+    assert goodput.get("unsettledSeconds", 0.0) == 0.0
+    assert {*goodput["seconds"]} <= {kind.value for kind in TimeType}
+    assert goodput["seconds"]["productive"] == pytest.approx(60 * 0.05, rel=0.5)
+    lived = dt.datetime.fromisoformat(status["finishedAt"]) - dt.datetime.fromisoformat(created)
+    # Kubernetes cuts creation times to seconds, and the last pass comes after the last event.
+    assert goodput["wallSeconds"] == pytest.approx(lived.total_seconds(), abs=2.5)
+    wait_until(lambda: _phases(jobs) <= {"Succeeded"}, "all pods have ended", RECOVER_S)
+
+
+def _phases(jobs: Jobs) -> set[str]:
+    return {pod["status"]["phase"] for pod in jobs.all(POD)}
+
+
+def test_two_jobs_run_at_once(jobs: Jobs) -> None:
+    """Two jobs train at the same time, each on a slice of its own, and both succeed."""
+    for name in ("a", "b"):
+        template = jobs.template("sh", "-c", "sleep 1000000")
+        jobs.create(name, template)
+    for name in ("a", "b"):
+        jobs.wait_status(name, lambda status: bool(status.get("generation")), f"{name} runs")
+    used = {
+        name: {pod["spec"]["nodeName"] for pod in jobs.pods(name).values()} for name in ("a", "b")
+    }
+    assert [len(nodes) for nodes in used.values()] == [2, 2]
+    assert not used["a"] & used["b"]
+    for nodes in used.values():
+        pools = {_pool(jobs, node) for node in nodes}
+        assert len(pools) == 1
+    before = uids(jobs.pods("b"))
+    jobs.delete(TPU_TRAINING_JOB, "a")
+    wait_until(lambda: not jobs.all(POD, "a"), "pods of a are gone", RECOVER_S)
+    assert uids(jobs.pods("b")) == before
+    assert jobs.status("b")["generation"] == 1
+
+
+def _pool(jobs: Jobs, node: str) -> str:
+    labels = jobs.api.get(f"/api/v1/nodes/{node}")["metadata"]["labels"]
+    return str(labels["cloud.google.com/gke-nodepool"])
+
+
+def test_suspended_job_gives_its_hosts_back_and_goes_on_later(jobs: Jobs) -> None:
+    """Suspension removes the pods; resumption goes on from the checkpoint; the time is booked."""
+    jobs.train("j")
+    jobs.wait_status("j", lambda s: s.get("checkpoint", {}).get("step", 0) >= 20, "a checkpoint")
+    jobs.change("j", suspend=True)
+    jobs.wait_state("j", "Suspended")
+    jobs.wait_gone(POD, "j")
+    suspended = jobs.status("j")
+    saved = suspended["checkpoint"]["step"]
+    assert_adds_up(suspended)
+    jobs.change("j", suspend=False)
+    status = jobs.wait_status("j", lambda s: s.get("step", 0) > suspended["step"] + 20, "new steps")
+    assert status["checkpoint"]["step"] > saved
+    assert status["attempt"] == 1
+    assert status["incidents"] == []
+    assert status["goodput"]["seconds"]["suspended"] > 0
+    assert_adds_up(status)
+
+
+def test_deleted_job_leaves_nothing(jobs: Jobs) -> None:
+    """A job deleted while it trains takes all its objects with it."""
+    jobs.train("j")
+    jobs.wait_step("j", 10)
+    assert all(jobs.all(kind) for kind in _CHILDREN)
+    jobs.delete(TPU_TRAINING_JOB, "j")
+    for kind in (TPU_TRAINING_JOB, *_CHILDREN):
+        wait_until(lambda kind=kind: not jobs.all(kind), f"no {kind.plural} are left", RECOVER_S)  # type: ignore[misc] # bound now
+
+
+def test_finished_job_is_removed_after_its_time_to_live(jobs: Jobs) -> None:
+    """``ttlSecondsAfterFinished`` removes a job that has ended, with all its objects."""
+    jobs.train("j", steps=10, ttlSecondsAfterFinished=1)
+    wait_until(lambda: not jobs.find(TPU_TRAINING_JOB, "j"), "the job is gone", 90)
+    for kind in _CHILDREN:
+        wait_until(lambda kind=kind: not jobs.all(kind), f"no {kind.plural} are left", RECOVER_S)  # type: ignore[misc] # bound now
+
+
+@pytest.fixture
+def plain_image(jobs: Jobs) -> str:
+    """An image that knows nothing of us: Python, and no more."""
+    if jobs.cluster is None:
+        return baseimage.NAME
+    path = baseimage.archive(print)
+    jobs.cluster.load_image(path)
+    return identify(path).reference
+
+
+_SHELL = """
+i=0
+while [ $i -lt 40 ]; do i=$((i + 1)); sleep 0.05; echo "done: step=$i loss=0.5"; done
+"""
+
+
+def test_shell_program_runs_in_an_image_of_ones_own(jobs: Jobs, plain_image: str) -> None:
+    """A program that is no Python and knows nothing of us is run and followed by its output."""
+    template = jobs.template("sh", "-c", _SHELL, image=plain_image)
+    jobs.create("j", template, health={"progressPattern": r"step=(?P<step>\d+)"})
+    status = jobs.wait_state("j", *ENDED)
+    assert status["state"] == "Succeeded", jobs.story("j")
+    assert status["step"] == 40
+    assert_adds_up(status)
+
+
+_SCRIPT = """
+import sys, time
+import tpujob
+from helper import NUMBER
+for step in range(1, 31):
+    time.sleep(0.05)
+    tpujob.step(step)
+    if step == NUMBER:
+        tpujob.committed(step)
+print("arguments:", sys.argv[1:], flush=True)
+"""
+
+
+def test_python_script_runs_in_an_image_of_ones_own(jobs: Jobs, plain_image: str) -> None:
+    """A script in a plain Python image imports the client and its own neighbours."""
+    files = {"train.py": _SCRIPT, "helper.py": "NUMBER = 20\n"}
+    source = {"kind": "ConfigMap", "metadata": {"name": "program"}, "data": files}
+    jobs.api.request("POST", _CONFIG_MAP.path(jobs.namespace), {"apiVersion": "v1", **source})
+    command = ("python3", "/program/train.py", "--answer=42")
+    template = jobs.template(*command, image=plain_image)
+    pod = template["spec"]
+    pod["volumes"].append({"name": "program", "configMap": {"name": "program"}})
+    mount = {"name": "program", "mountPath": "/program"}
+    pod["containers"][0]["volumeMounts"].append(mount)
+    jobs.create("j", template)
+    status = jobs.wait_state("j", *ENDED)
+    assert status["state"] == "Succeeded", jobs.story("j")
+    assert (status["step"], status["checkpoint"]["step"]) == (30, 20)
+    assert_adds_up(status)

@@ -1,0 +1,80 @@
+"""A real Prometheus scrapes operator and coordinator, and finds what status says."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+from demo import install
+from tests.e2e.prometheus import Prometheus, scraping
+from tests.e2e.rig import ENDED, RECOVER_S, Jobs, assert_adds_up, wait_until
+from tpujob_operator.core.kinds import TPU_TRAINING_JOB
+from tpujob_operator.core.timetypes import TimeType
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+
+def test_prometheus_finds_what_status_says(jobs: Jobs, tmp_path: Path) -> None:
+    """Times by type add up to wall time at every scrape; incidents, steps and goodput are there."""
+    created = jobs.train("j", steps=300)["metadata"]["creationTimestamp"]
+    services = {
+        "operator": f"{install.NAMESPACE}/services/tpujob-operator-metrics:metrics",
+        "coordinator": f"{jobs.namespace}/services/j-coordinator:http",
+    }
+    api = jobs.kube.core.api_client.configuration
+    with scraping(tmp_path, api, services) as prometheus:
+        jobs.wait_step("j", 30)
+        jobs.kill_trainer(jobs.pods("j")["j-1-slice-0-1"])
+        jobs.wait_recovered("j")
+        _check_while_training(jobs, prometheus, dt.datetime.fromisoformat(created).timestamp())
+        status = jobs.wait_state("j", *ENDED)
+        assert status["state"] == "Succeeded"
+        assert_adds_up(status)
+        _check_at_the_end(jobs, prometheus, status["goodput"]["wallSeconds"])
+        jobs.delete(TPU_TRAINING_JOB, "j")
+        wait_until(
+            lambda: not prometheus.query(_of(jobs, "tpujob_step")), "series are gone", RECOVER_S
+        )
+
+
+def _check_while_training(jobs: Jobs, prometheus: Prometheus, created_s: float) -> None:
+    before_s = jobs.status("j")["goodput"]["wallSeconds"]
+    wall = _wall(jobs)
+    wait_until(lambda: (prometheus.value(wall) or 0) >= before_s, "metrics follow status", 30)
+    # One query, so that all its values are of one scrape.
+    scraped_at_s = f"timestamp({_of(jobs, 'tpujob_unsettled_seconds')})"
+    drift_s = prometheus.wait_value(f"sum({scraped_at_s}) - ({wall})") - created_s
+    assert drift_s == pytest.approx(0, abs=2)  # creation times are cut to whole seconds
+    scraped_s = prometheus.wait_value(wall)
+    jobs.wait_status("j", lambda s: s["goodput"]["wallSeconds"] >= scraped_s, "status follows too")
+    incidents = _of(jobs, "tpujob_incidents_total", 'cause="process",rung="R0"')
+    assert prometheus.wait_value(incidents) == 1
+    coordinator = _of(jobs, "tpujob_coordinator_generation")
+    assert prometheus.wait_value(coordinator) == 2
+    assert prometheus.wait_value(_of(jobs, "tpujob_coordinator_step")) > 30
+
+
+def _check_at_the_end(jobs: Jobs, prometheus: Prometheus, wall_s: float) -> None:
+    def is_final() -> bool:
+        return prometheus.value(_wall(jobs)) == pytest.approx(wall_s, abs=0.001)
+
+    wait_until(is_final, f"the final wall time {wall_s}", 30)
+    by_type = prometheus.query(f"sum by (type) ({_of(jobs, 'tpujob_time_seconds_total')})")
+    assert by_type.keys() == {kind.value for kind in TimeType}
+    assert by_type["productive"] > 0
+    assert by_type["detection"] > 0
+    assert prometheus.value(_of(jobs, "tpujob_step")) == 300
+    assert prometheus.value(_of(jobs, "tpujob_checkpoint_step")) == 300
+    ratio = prometheus.value(_of(jobs, "tpujob_goodput_ratio"))
+    assert ratio == pytest.approx(by_type["productive"] / wall_s, abs=0.001)
+
+
+def _of(jobs: Jobs, metric: str, more: str = "") -> str:
+    return f'{metric}{{namespace="{jobs.namespace}",job="j",{more}}}'
+
+
+def _wall(jobs: Jobs) -> str:
+    unsettled = f"sum({_of(jobs, 'tpujob_unsettled_seconds')})"
+    return f"sum({_of(jobs, 'tpujob_time_seconds_total')}) + {unsettled}"

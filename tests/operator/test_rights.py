@@ -1,0 +1,78 @@
+"""The rights that the chart gives are enough: the operator runs with them and no others."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helm_python import Chart
+
+from localcluster.cluster import Cluster
+from tests.operator.rig import Jobs, running, wait_until
+from tpujob_operator.core.kinds import JOB, TPU_TRAINING_JOB
+
+pytestmark = pytest.mark.control_plane
+_CHART = Path(__file__).parents[2] / "charts" / "tpujob-operator"
+
+
+def _rights(namespace: str) -> list[dict[str, Any]]:
+    """Service account, roles and bindings as the chart makes them, for one namespace."""
+    with Chart.load(_CHART) as chart:
+        files = chart.render({"watchNamespaces": [namespace]}, name=namespace, namespace=namespace)
+    documents = [
+        document
+        for path, text in files.items()
+        if path.endswith(".yaml")
+        for document in yaml.safe_load_all(text)
+        if document
+    ]
+    wanted = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+    return [item for item in documents if item["kind"] in wanted]
+
+
+def _kubeconfig(cluster: Cluster, namespace: str, account: str, path: Path) -> Path:
+    """A kubeconfig of a service account."""
+    url = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = cluster.api.request("POST", url, body)["status"]["token"]
+    admin = yaml.safe_load(cluster.kubeconfig.read_text())
+    admin["users"] = [{"name": admin["users"][0]["name"], "user": {"token": token}}]
+    path.write_text(yaml.safe_dump(admin))
+    return path
+
+
+def test_chart_gives_all_rights_that_are_used(
+    control_plane: Cluster, own_jobs: Jobs, tmp_path: Path
+) -> None:
+    """In a whole life with a lost pod, a suspension and a deletion nothing is forbidden."""
+    namespace = own_jobs.namespace
+    rights = _rights(namespace)
+    for item in rights:
+        control_plane.kubectl("apply", "-f", "-", stdin=json.dumps(item))
+    account = next(i["metadata"]["name"] for i in rights if i["kind"] == "ServiceAccount")
+    kubeconfig = _kubeconfig(control_plane, namespace, account, tmp_path / "kubeconfig")
+    try:
+        env = {"KUBECONFIG": str(kubeconfig), "TPUJOB_COORDINATOR_ACCESS": "direct"}
+        with running(control_plane, tmp_path, namespace, env=env) as operator:
+            own_jobs.create("j", ttlSecondsAfterFinished=0)
+            pod = next(p for p in own_jobs.run_pods("j", 3) if "slice-0" in p["metadata"]["name"])
+            uid = own_jobs.wait(JOB, "j-1-slice-0")["metadata"]["uid"]
+            own_jobs.remove_pod(pod["metadata"]["name"])
+            own_jobs.wait_gone(JOB, "j-1-slice-0", uid)
+            own_jobs.change("j", suspend=True)
+            own_jobs.wait_condition("j", "Suspended")
+            own_jobs.end_pods("j")
+            own_jobs.change("j", suspend=False)
+            for other in own_jobs.run_pods("j", 3):
+                if "coordinator" in other["metadata"]["name"]:
+                    own_jobs.set_pod(other["metadata"]["name"], {"phase": "Succeeded"})
+            own_jobs.wait_gone(TPU_TRAINING_JOB, "j")
+            wait_until(lambda: own_jobs.events("j"), "events")
+            metrics = operator.get("metrics", "/metrics")
+        assert 'code="403"' not in metrics, operator.text
+        assert "orbidden" not in operator.text
+    finally:
+        for item in rights:
+            if item["kind"].startswith("Cluster"):
+                control_plane.kubectl("delete", item["kind"], item["metadata"]["name"])
