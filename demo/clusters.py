@@ -7,11 +7,10 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from localcluster import binaries, host, images
+from localcluster import host, images, preparation
 from localcluster.cluster import Cluster
 from localcluster.layout import Spec
 
@@ -67,28 +66,20 @@ def prepare(kind_of_cluster: str, progress: Progress, *, tied: bool) -> Target:
 
 
 def _local(progress: Progress, *, tied: bool) -> Target:
-    if reason := host.why_not(full=True):
-        raise UnfitError(reason)
-    host.prepare(full=True)
-    # Images come from the network and programs from the compiler: side by side.
-    with ThreadPoolExecutor(1) as pool:
-        building = pool.submit(_build_images, progress)
-        binaries.ensure({*binaries.CONTROL_PLANE, *binaries.NODES}, progress)
-        archives = building.result()
+    try:
+        archives = preparation.prepare(progress)
+    except host.HostUnfitError as error:
+        raise UnfitError(str(error)) from error
     cluster = Cluster.up(
         Spec(name=NAME, nodes=4),
         images=[archive.path for archive in archives.values()],
         tied=tied,
         progress=progress,
     )
-    return _target(cluster.kubeconfig, archives, cluster.down)
+    return target(cluster.kubeconfig, archives, cluster.down)
 
 
-def _build_images(progress: Progress) -> dict[str, images.Archive]:
-    return {target: images.build(target, progress=progress) for target in images.TARGETS}
-
-
-def _target(
+def target(
     kubeconfig: Path, archives: dict[str, images.Archive], down: Callable[[], None]
 ) -> Target:
     return Target(
@@ -146,7 +137,7 @@ def _kind(progress: Progress, *, tied: bool) -> Target:  # noqa: ARG001 - one si
     shared.mkdir(parents=True, exist_ok=True)
     shared.chmod(0o1777)
     workers = [_KIND_WORKER.format(pool=i // 2, shared=shared, inside=_SHARED) for i in range(4)]
-    archives = _build_images(progress)
+    archives = preparation.build_images(progress)
     progress("kind: making a cluster of five nodes")
     _run("kind", "delete", "cluster", "--name", NAME)
     create = ["kind", "create", "cluster", "--name", NAME, "--kubeconfig", str(kubeconfig)]
@@ -162,7 +153,7 @@ def _kind(progress: Progress, *, tied: bool) -> Target:  # noqa: ARG001 - one si
     patch = '{"status":{"capacity":{"google.com/tpu":"4"},"allocatable":{"google.com/tpu":"4"}}}'
     for node in nodes.split():
         _run(*kubectl, "patch", node, "--subresource=status", "--type=merge", "-p", patch)
-    return _target(
+    return target(
         kubeconfig, archives, lambda: _discard(_run("kind", "delete", "cluster", "--name", NAME))
     )
 

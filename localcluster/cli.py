@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from localcluster import binaries, cluster, images
+from localcluster import binaries, cluster, images, preparation
 from localcluster.cluster import Cluster
 from localcluster.layout import Spec
 from localcluster.progress import say
@@ -33,6 +33,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m localcluster", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_up(commands)
+    made = _add(commands, "prepare", _prepare, "install and build what `up` needs, and both images")
+    made.add_argument("--control-plane-only", action="store_true", help="nothing for nodes")
     _add(commands, "down", _down, "end a cluster and remove every trace of it")
     _add(commands, "status", _status, "show processes and nodes")
     _add_image(commands)
@@ -126,6 +128,13 @@ def _up(options: argparse.Namespace) -> None:
     )
     made = Cluster.up(spec, images=options.image, progress=say)
     say(f"export KUBECONFIG={made.kubeconfig}")
+
+
+def _prepare(options: argparse.Namespace) -> None:
+    if options.control_plane_only:
+        preparation.prepare_control_plane(say)
+    else:
+        preparation.prepare(say)
 
 
 def _down(options: argparse.Namespace) -> None:

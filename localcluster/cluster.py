@@ -21,10 +21,6 @@ from localcluster.start import Start
 from localcluster.template import identify
 
 
-class HostUnfitError(RuntimeError):
-    """This host cannot run the cluster; the message says what would work."""
-
-
 class NoClusterError(RuntimeError):
     """There is no cluster of this name; the message says how to get one."""
 
@@ -73,8 +69,6 @@ class Cluster:
         """
         spec = spec or Spec()
         full = not spec.control_plane_only
-        if reason := host.why_not(full):
-            raise HostUnfitError(reason)
         host.prepare(full)
         programs = binaries.ensure(_programs_of(spec), progress)
         layout = Layout.of(spec.name)

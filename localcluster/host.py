@@ -57,8 +57,18 @@ def why_not(full: bool) -> str | None:  # noqa: PLR0911 (one line per reason rea
     return None
 
 
+class HostUnfitError(RuntimeError):
+    """This host cannot run a local cluster; the message says what would work."""
+
+
 def prepare(full: bool) -> None:
-    """Install what is missing, where apt is there to do it."""
+    """Install what is missing, where apt is there to do it.
+
+    Raises:
+        HostUnfitError: This host cannot run a cluster (`why_not`).
+    """
+    if reason := why_not(full):
+        raise HostUnfitError(reason)
     wanted = [*_CONTROL_PLANE, *(_NODES if full else [])]
     lacking = _missing_tools([*_CONTROL_PLANE, *(_NODE_TOOLS if full else [])])
     if lacking or (full and cni_plugins() is None):

@@ -7,5 +7,10 @@ say "lint: format, style, types, borders"
 make lint
 say "drift: everything generated agrees with its source"
 make gen-check
+say "local cluster: programs and images (the first run on a machine builds them)"
+# A host that cannot run one skips those tests, and pytest says how many and why.
+.venv/bin/python -m localcluster prepare ||
+  .venv/bin/python -m localcluster prepare --control-plane-only ||
+  echo "going on without"
 say "tests: core, contracts, control plane, trainer, end to end"
 .venv/bin/python -m pytest ${PYTEST_ARGS:-}

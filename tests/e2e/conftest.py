@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from demo import clusters, install
-from localcluster import host, images
+from localcluster import host, preparation
 from localcluster.cluster import Cluster
 from localcluster.layout import Spec
 from tests.e2e.rig import Jobs
@@ -39,16 +39,16 @@ def e2e_cluster() -> Iterator[Installed]:
 
 
 def _local() -> Installed:
-    if reason := host.why_not(full=True):
-        pytest.skip(reason)
-    host.prepare(full=True)
-    archives = {target: images.build(target) for target in images.TARGETS}
+    try:
+        archives = preparation.prepare()
+    except host.HostUnfitError as error:
+        pytest.skip(str(error))
     cluster = Cluster.up(
         Spec(name=f"e2e-{os.getpid()}", nodes=4),
         images=[archive.path for archive in archives.values()],
         tied=True,
     )
-    return Installed(clusters._target(cluster.kubeconfig, archives, cluster.down), cluster)
+    return Installed(clusters.target(cluster.kubeconfig, archives, cluster.down), cluster)
 
 
 def _elsewhere(kind: str) -> Installed:
