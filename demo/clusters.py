@@ -82,6 +82,7 @@ def _local(progress: Progress, *, tied: bool) -> Target:
 def target(
     kubeconfig: Path, archives: dict[str, images.Archive], down: Callable[[], None]
 ) -> Target:
+    """A cluster that has these images, whose nodes share a folder."""
     return Target(
         kubeconfig=kubeconfig,
         operator_image=archives["operator"].reference,
