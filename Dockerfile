@@ -49,6 +49,7 @@ RUN --mount=type=secret,id=pip.conf --mount=type=secret,id=ca.pem \
 FROM base AS operator-code
 COPY trainer/tpujob /opt/tpujob/lib/tpujob
 COPY trainer/tpujob_agent /opt/tpujob/lib/tpujob_agent
+COPY trainer/tpujob_tpu /opt/tpujob/lib/tpujob_tpu
 COPY operator/tpujob_coordinator /opt/tpujob/lib/tpujob_coordinator
 COPY operator/tpujob_operator /opt/tpujob/lib/tpujob_operator
 RUN cd /opt/tpujob/lib && python -m tpujob_agent.build /opt/tpujob/agent.pyz \
@@ -59,6 +60,7 @@ RUN cd /opt/tpujob/lib && python -m tpujob_agent.build /opt/tpujob/agent.pyz \
 FROM base AS trainer-code
 COPY trainer/tpujob /opt/tpujob/lib/tpujob
 COPY trainer/tpujob_agent /opt/tpujob/lib/tpujob_agent
+COPY trainer/tpujob_tpu /opt/tpujob/lib/tpujob_tpu
 COPY trainer/tpujob_trainer /opt/tpujob/lib/tpujob_trainer
 RUN python -m compileall -q --invalidation-mode unchecked-hash /opt/tpujob/lib
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpujob_operator.tpu.catalogue import (
+from tpujob_tpu.catalogue import (
     USABLE,
     UnknownSliceError,
     has_topology,
     nearest_topologies,
     slice_shape,
 )
-from tpujob_operator.tpu.data import GENERATIONS, Availability, Generation
+from tpujob_tpu.generations import GENERATIONS, Availability, Generation
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import yaml
 from localcluster.cluster import Cluster
 from localcluster.kubeapi import ApiError
 from tpujob_operator.api.models import MAX_NAME, InvalidJobError, parse_job
-from tpujob_operator.tpu.catalogue import USABLE
+from tpujob_tpu.catalogue import USABLE
 
 pytestmark = pytest.mark.control_plane
 

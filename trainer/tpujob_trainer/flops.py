@@ -6,16 +6,11 @@ from collections.abc import Sequence
 
 import jax
 
+from tpujob_tpu.chips import BY_DEVICE_KIND
 from tpujob_trainer.config import TrainerConfig
 
-#: Dense bf16 peak of a chip by JAX's ``device_kind``, FLOP/s, as the vendors publish it.
-PEAK_FLOPS: dict[str, float] = {
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5": 459e12,
-    "TPU v5p": 459e12,
-    "TPU v6 lite": 918e12,
-    "TPU7x": 2307e12,
+#: Dense bf16 peak of other chips by JAX's ``device_kind``, FLOP/s, as the vendor publishes it.
+_GPU_PEAK_FLOPS: dict[str, float] = {
     "NVIDIA H100 80GB HBM3": 989.5e12,
     "NVIDIA H200": 989.5e12,
 }
@@ -37,7 +32,9 @@ def flops_per_token(config: TrainerConfig) -> float:
 
 def peak_flops(devices: Sequence[jax.Device]) -> float | None:
     """Peak of all chips together, or None where the chip is not in the table."""
-    peak = PEAK_FLOPS.get(devices[0].device_kind)
+    kind = devices[0].device_kind
+    chip = BY_DEVICE_KIND.get(kind)
+    peak = chip.peak_flops if chip else _GPU_PEAK_FLOPS.get(kind)
     return None if peak is None else peak * _chips(devices)
 
 

@@ -24,7 +24,7 @@ from tpujob_operator.api.spec import (
 )
 from tpujob_operator.api.status import JobStatus
 from tpujob_operator.api.structural import structural_schema, unknown_fields
-from tpujob_operator.tpu.catalogue import (
+from tpujob_tpu.catalogue import (
     RESOURCE,
     SliceShape,
     UnknownSliceError,

@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable, Mapping
 
 from tpujob_operator.api.base import rule
-from tpujob_operator.tpu.catalogue import (
+from tpujob_tpu.catalogue import (
     TOPOLOGY_PATTERN,
     USABLE,
     chips_of,
     nearest_topologies,
 )
-from tpujob_operator.tpu.data import CUBE_EDGE, GENERATIONS, Availability
+from tpujob_tpu.generations import CUBE_EDGE, GENERATIONS, Availability
 
 
 def _text(value: str) -> str:

@@ -17,8 +17,8 @@ from tpujob_operator.api.podtemplate import (
     Volumes,
 )
 from tpujob_operator.api.slicerules import SLICE_RULES
-from tpujob_operator.tpu.catalogue import TOPOLOGY_PATTERN
-from tpujob_operator.tpu.data import GENERATIONS
+from tpujob_tpu.catalogue import TOPOLOGY_PATTERN
+from tpujob_tpu.generations import GENERATIONS
 
 #: ``4294967295x…`` cannot be a topology: at most three numbers of three digits.
 _MAX_TOPOLOGY = 11

@@ -10,7 +10,7 @@ from typing import Any
 from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.core.manifests import coordinator, names, pods, worker
 from tpujob_operator.core.manifests.options import ManifestOptions
-from tpujob_operator.tpu.catalogue import NODE_POOL_LABEL
+from tpujob_tpu.catalogue import NODE_POOL_LABEL
 
 API_VERSION = "jobset.x-k8s.io/v1alpha2"
 _EXCLUSIVE_TOPOLOGY = "alpha.jobset.sigs.k8s.io/exclusive-topology"

@@ -17,7 +17,7 @@ from tpujob_operator.api.podtemplate import (
 from tpujob_operator.api.spec import Trainer
 from tpujob_operator.core.manifests import environment, names, pods
 from tpujob_operator.core.manifests.options import ManifestOptions
-from tpujob_operator.tpu.catalogue import RESOURCE
+from tpujob_tpu.catalogue import RESOURCE
 
 _AGENT_IN_IMAGE = "/opt/tpujob/agent.pyz"
 _AGENT_IN_POD = f"{AGENT_DIR}/agent.pyz"

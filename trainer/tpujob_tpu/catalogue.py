@@ -7,7 +7,7 @@ import difflib
 import math
 import re
 
-from tpujob_operator.tpu.data import CUBE_EDGE, GENERATIONS, Availability, Generation
+from tpujob_tpu.generations import CUBE_EDGE, GENERATIONS, Availability, Generation
 
 ACCELERATOR_LABEL = "cloud.google.com/gke-tpu-accelerator"
 TOPOLOGY_LABEL = "cloud.google.com/gke-tpu-topology"

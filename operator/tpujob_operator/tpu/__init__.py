@@ -1,1 +1,0 @@
-"""Facts about TPUs: generations, topologies, hosts, labels."""

@@ -1,0 +1,1 @@
+"""Facts about TPUs that operator and trainer share: generations, topologies, hosts, chips."""
