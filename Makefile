@@ -11,7 +11,7 @@ CLUSTER ?= auto
 KEEP ?=
 PYTEST_ARGS ?=
 
-.PHONY: help venv demo test lint format gen gen-check e2e bench lock clean down
+.PHONY: help venv libtpu demo test lint format gen gen-check e2e bench lock clean down
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ venv: $(STAMP) ## Make the virtual environment from the lock
 $(STAMP): requirements/dev.txt pyproject.toml tools/venv.sh
 	@bash tools/venv.sh $(VENV)
 	@touch $@
+
+libtpu: $(STAMP) ## Get the TPU compiler once (200 MB) and print where it is: TPU_LIBRARY_PATH
+	@bash tools/libtpu.sh $(VENV)
 
 demo: $(STAMP) ## Train a model on a real cluster, hit it twice, see it resume: the main job
 	@$(PY) -m demo --cluster $(CLUSTER) $(if $(KEEP),--keep)
