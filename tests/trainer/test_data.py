@@ -14,7 +14,7 @@ import pytest
 from array_record.python import array_record_module
 
 from tests.trainer.worlds import ROOT, wait_until
-from tpujob_trainer import sharding
+from tpujob_trainer import sharding, topology
 from tpujob_trainer.data import pack
 from tpujob_trainer.data.loader import Batches, Prefetcher
 from tpujob_trainer.data.pack import DataError, Manifest, Recipe
@@ -150,7 +150,7 @@ def test_batch_is_the_same_for_every_world(manifest: Manifest, shape: tuple[int,
     """However the devices are arranged, step 7 trains on the same tokens in the same order."""
     batches = Batches(manifest, seed=5, global_batch=8)
     sizes = dict(zip(sharding.AXES, shape, strict=True))
-    mesh = sharding.make_mesh(sizes, jax.devices()[: math.prod(shape)])
+    mesh = topology.make_mesh(sizes, jax.devices()[: math.prod(shape)])
     split = sharding.named(mesh, "batch", None)
     abstract = jax.ShapeDtypeStruct((8, 17), np.int32, sharding=split)
     assert np.array_equal(batches.on_devices(7, abstract), batches.rows(7, range(8)))
@@ -159,7 +159,7 @@ def test_batch_is_the_same_for_every_world(manifest: Manifest, shape: tuple[int,
 def test_prefetcher_yields_steps_in_order_and_stops(manifest: Manifest) -> None:
     """The loop gets exactly the steps it asked for, and can end early."""
     batches = Batches(manifest, seed=5, global_batch=4)
-    mesh = sharding.make_mesh({"slice": 1, "fsdp": 1, "tensor": 1}, jax.devices()[:1])
+    mesh = topology.make_mesh({"slice": 1, "fsdp": 1, "tensor": 1}, jax.devices()[:1])
     abstract = jax.ShapeDtypeStruct((4, 17), np.int32, sharding=sharding.named(mesh))
     seen = list(Prefetcher(batches, abstract, range(3, 6)))
     assert [step for step, _, _ in seen] == [3, 4, 5]
@@ -173,7 +173,7 @@ def test_prefetcher_yields_steps_in_order_and_stops(manifest: Manifest) -> None:
 def test_prefetcher_passes_errors_on(manifest: Manifest) -> None:
     """An error while reading reaches the loop instead of ending a thread in silence."""
     batches = Batches(manifest, seed=5, global_batch=4)
-    mesh = sharding.make_mesh({"slice": 1, "fsdp": 1, "tensor": 1}, jax.devices()[:1])
+    mesh = topology.make_mesh({"slice": 1, "fsdp": 1, "tensor": 1}, jax.devices()[:1])
     too_wide = jax.ShapeDtypeStruct((4, 99), np.int32, sharding=sharding.named(mesh))
     with pytest.raises(ValueError, match="shape"):
         next(iter(Prefetcher(batches, too_wide, range(1, 3))))

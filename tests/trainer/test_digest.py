@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tpujob_trainer import sharding
+from tpujob_trainer import sharding, topology
 from tpujob_trainer.digest import changed, linear_index, make_digest
 
 SHAPE = (8, 6)
@@ -26,7 +26,7 @@ SPECS = [
 
 def _mesh(shape: tuple[int, ...] = (2, 2, 2)) -> Mesh:
     sizes = dict(zip(sharding.AXES, shape, strict=True))
-    return sharding.make_mesh(sizes, jax.devices()[: math.prod(shape)])
+    return topology.make_mesh(sizes, jax.devices()[: math.prod(shape)])
 
 
 def _digest(values: np.ndarray[tuple[int, ...], np.dtype[np.float32]], split: PartitionSpec) -> int:

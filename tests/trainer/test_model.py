@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from tests.trainer.worlds import SMALL_MODEL
 from tpujob_trainer import config as configs
-from tpujob_trainer import model, sharding, step
+from tpujob_trainer import model, sharding, step, topology
 from tpujob_trainer.config import ModelConfig, TrainerConfig
 from tpujob_trainer.programs import Programs
 
@@ -34,7 +34,7 @@ def _config() -> TrainerConfig:
 
 def _mesh(shape: tuple[int, ...]) -> Mesh:
     sizes = dict(zip(sharding.AXES, shape, strict=True))
-    return sharding.make_mesh(sizes, jax.devices()[: math.prod(shape)])
+    return topology.make_mesh(sizes, jax.devices()[: math.prod(shape)])
 
 
 def _rows(config: TrainerConfig, seed: int = 0) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from tpujob_trainer import config as configs
-from tpujob_trainer import sharding
+from tpujob_trainer import sharding, topology
 from tpujob_trainer.config import MeshConfig
 from tpujob_trainer.sharding import ShardingError
 
@@ -77,14 +77,14 @@ def test_size_that_does_not_divide_names_its_field(change: dict[str, Any], expec
 
 def test_tensor_axis_runs_over_neighbours() -> None:
     """The tensor axis takes adjacent devices, and the slice axis splits the list in halves."""
-    mesh = sharding.make_mesh({"slice": 2, "fsdp": 2, "tensor": 2}, jax.devices()[:8])
+    mesh = topology.make_mesh({"slice": 2, "fsdp": 2, "tensor": 2}, jax.devices()[:8])
     ids = [[[d.id for d in row] for row in block] for block in mesh.devices]
     assert ids == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
 
 
 def test_copies_counts_devices_that_hold_the_same_block() -> None:
     """An array split over fsdp alone is there once for each slice and tensor position."""
-    mesh = sharding.make_mesh({"slice": 2, "fsdp": 2, "tensor": 2}, jax.devices()[:8])
+    mesh = topology.make_mesh({"slice": 2, "fsdp": 2, "tensor": 2}, jax.devices()[:8])
     assert sharding.copies(sharding.spec("embed", None), mesh) == 4
     assert sharding.copies(sharding.spec("batch", "vocab"), mesh) == 1
     assert sharding.copies(sharding.spec(None), mesh) == 8

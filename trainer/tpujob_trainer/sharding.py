@@ -9,12 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any
 
-import jax
-import numpy as np
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from tpujob_trainer.config import REST, MeshConfig, TrainerConfig
 
@@ -134,23 +130,3 @@ def _fault(dimension: Dimension, sizes: dict[str, int]) -> str:
         f"{dimension.field} {dimension.size} cannot be split over {over} = {parts}: "
         f"take {dimension.field} {valid}, or split it over one of {shown}"
     )
-
-
-def make_mesh(sizes: dict[str, int], devices: Sequence[jax.Device]) -> Mesh:
-    """A mesh whose slice axis runs over slices and whose fast axes are neighbours."""
-    shape = tuple(sizes[axis] for axis in AXES)
-    automatic = (AxisType.Auto,) * len(AXES)
-    return Mesh(_layout(shape, devices), AXES, axis_types=automatic)
-
-
-def _layout(shape: tuple[int, ...], devices: Sequence[jax.Device]) -> np.ndarray[Any, Any]:
-    if devices[0].platform != "tpu":
-        # jax.devices() is ordered by process, and processes by slice and host.
-        return np.asarray(devices).reshape(shape)
-    from jax.experimental import mesh_utils  # noqa: PLC0415 - 30 ms that only TPUs need
-
-    if len({getattr(d, "slice_index", 0) for d in devices}) == shape[0] > 1:
-        return mesh_utils.create_hybrid_device_mesh(
-            (1, *shape[1:]), (shape[0], 1, 1), devices=devices
-        )
-    return mesh_utils.create_device_mesh(shape, devices=devices)

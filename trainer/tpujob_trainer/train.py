@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 import tpujob
 from tpujob_agent.protocol import Env, Phase
-from tpujob_trainer import checkpoint, distributed, flops, sharding, telemetry
+from tpujob_trainer import checkpoint, distributed, flops, sharding, telemetry, topology
 from tpujob_trainer.checkpoint import Checkpoints
 from tpujob_trainer.config import TrainerConfig
 from tpujob_trainer.data.loader import Batches, Prefetcher
@@ -84,7 +84,7 @@ def _mesh(config: TrainerConfig, world: World) -> Mesh:
     shown = ", ".join(f"{name} {size}" for name, size in sizes.items())
     kind = devices[0].device_kind
     say(world, f"{len(devices)} devices ({kind}) in {world.num_processes} processes: {shown}")
-    return sharding.make_mesh(sizes, devices)
+    return topology.make_mesh(sizes, devices)
 
 
 def _data(config: TrainerConfig, world: World) -> Manifest:
