@@ -6,7 +6,6 @@ import dataclasses
 import math
 import os
 import time
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -17,8 +16,10 @@ from tpujob_agent.protocol import Env, Phase
 from tpujob_trainer import checkpoint, distributed, flops, sharding, telemetry, topology
 from tpujob_trainer.checkpoint import Checkpoints
 from tpujob_trainer.config import TrainerConfig
-from tpujob_trainer.data.loader import Batches, Prefetcher
-from tpujob_trainer.data.pack import DataError, Manifest, Recipe, ensure_pack
+from tpujob_trainer.data import DataError
+from tpujob_trainer.data.loader import Batches, Feed, Prefetcher
+from tpujob_trainer.data.manifest import Manifest
+from tpujob_trainer.data.pack import prepare
 from tpujob_trainer.distributed import World
 from tpujob_trainer.executables import Compiled
 from tpujob_trainer.programs import Programs
@@ -88,10 +89,7 @@ def _mesh(config: TrainerConfig, world: World) -> Mesh:
 
 
 def _data(config: TrainerConfig, world: World) -> Manifest:
-    recipe = Recipe(config.data.source, config.sequence_length, config.data.max_bytes)
-    manifest = ensure_pack(
-        recipe, Path(config.data.directory), lambda text: print(text, flush=True)
-    )
+    manifest = prepare(config, lambda text: print(text, flush=True))
     packs = distributed.agree(world, "data", manifest.sha256)
     if len(set(packs)) > 1:
         raise DataError(
@@ -105,7 +103,8 @@ def _train_from(run: Run, restored: checkpoint.Restored, manifest: Manifest) -> 
     config, clock, world = run.config, run.clock, run.world
     steps = range(restored.step + 1, config.steps + 1)
     batches = Batches(manifest, seed=config.seed, global_batch=config.global_batch)
-    prefetcher = Prefetcher(batches, run.programs.rows, steps)
+    feed = Feed(batches, {config.sequence_length: run.programs.rows})
+    prefetcher = Prefetcher(feed, steps)
     clock.enter(Phase.COMPILE)
     program = run.programs.train()
     init = run.programs.init() if restored.state is None else None
@@ -138,7 +137,7 @@ def _loop(run: Run, program: Compiled, state: State, batches: Prefetcher) -> Non
     first = run.config.steps + 1
     reporter = _Reporter(run)
     schedule: SaveSchedule | None = None
-    for number, rows, wait_s in batches:
+    for number, _, rows, wait_s in batches:
         if schedule is None:
             first = number
             schedule = SaveSchedule(

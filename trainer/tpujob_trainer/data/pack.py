@@ -1,89 +1,108 @@
-"""``tpujob-data pack``: text files to fixed-length rows of tokens in one ArrayRecord.
+"""Makes packs: parts of the input in parallel, each kept once it is done, then one manifest.
 
-The same input gives the same bytes, so that every host may pack for itself.
+The same input gives the same bytes, whatever the number of workers and however often the
+packing was killed in between, so that every host may pack for itself.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import fcntl
 import hashlib
 import json
+import multiprocessing
 import os
 import shutil
 import sys
-import sysconfig
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from array_record.python import array_record_module
 
-FORMAT = 1
-ROWS_FILE = "rows.array_record"
-MANIFEST_FILE = "pack.json"
-#: Ends a document. Text holds no NUL, and a file that does is skipped as binary.
-END_OF_TEXT = b"\0"
-#: Other people's code and generated tables are no text worth learning.
-_SKIPPED_FOLDERS = frozenset({"site-packages", "dist-packages", "__pycache__", "lib-dynload"})
-_PROGRESS_PERIOD_S = 1.0
+from tpujob_trainer.config import TrainerConfig
+from tpujob_trainer.data import DataError, sources, tokens
+from tpujob_trainer.data.manifest import (
+    FORMAT,
+    MANIFEST_FILE,
+    Manifest,
+    Shard,
+    file_sha256,
+    find_packs,
+    read_manifest,
+)
+from tpujob_trainer.data.packing import Block, Splitter, make_packer
+from tpujob_trainer.data.rows import Layout
+from tpujob_trainer.data.sources import STDLIB, Corpus, Part
+
+_SAY_PERIOD_S = 5.0
+#: Documents given to the tokenizer at once.
+_DOCUMENTS_AT_ONCE = 256
+_RECIPE_FILE = "recipe.json"
 
 Say = Callable[[str], None]
-
-
-class DataError(ValueError):
-    """Text or packed data that cannot be used; the message says what to do."""
+#: Told the bytes of input that are packed, and how many there are.
+Progress = Callable[[int, int], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a pack is made of; equal recipes give equal packs on equal files."""
+    """What a pack is made of; equal recipes give equal packs on equal input."""
 
-    source: str  # "stdlib" or a directory
-    sequence_length: int
-    max_bytes: int
+    source: str  # stdlib, a directory or a file
+    lengths: tuple[int, ...]  # tokens a row; several: buckets
+    kind: str = ""  # of the files; empty: by their names
+    field: str = "text"
+    tokenizer: str = tokens.BYTES
+    end_token: str = ""
+    max_bytes: int | None = None
 
     @property
     def name(self) -> str:
-        """Folder of the pack inside the data directory."""
-        if self.source == "stdlib":
+        """Folder of the pack where the trainer packs by itself."""
+        if self.source == STDLIB:
             origin = f"stdlib{sys.version_info.major}.{sys.version_info.minor}"
         else:
             path = str(Path(self.source).resolve())
             origin = f"text-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
-        return f"{origin}-{self.max_bytes}-bytes-{self.sequence_length}"
+        return f"{origin}-{self.max_bytes}-bytes-{folder_of(self.lengths)}.v{FORMAT}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Manifest:
-    """What a finished pack says about itself."""
-
-    rows: int
-    sequence_length: int
-    sha256: str  # of the rows' tokens, in order
-    path: Path
+def folder_of(lengths: Sequence[int]) -> str:
+    """Folder of a pack beside those of other lengths: ``2048`` or ``128,256,512``."""
+    return ",".join(map(str, lengths))
 
 
-def ensure_pack(recipe: Recipe, directory: Path, say: Say) -> Manifest:
-    """The pack of ``recipe`` below ``directory``: one process makes it, the others wait.
+def ensure_pack(  # noqa: D417 - the callbacks explain themselves
+    recipe: Recipe, final: Path, say: Say, *, workers: int = 1, progress: Progress | None = None
+) -> Manifest:
+    """The pack of ``recipe`` in the folder ``final``: one process makes it, the others wait.
+
+    Args:
+        recipe: what to pack.
+        final: appears only once the pack is complete.
+        workers: processes that pack.
 
     Raises:
         DataError: there is no text, or the directory cannot be used.
     """
-    final = directory / recipe.name
     if (final / MANIFEST_FILE).exists():
         return read_manifest(final)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with (directory / f".{recipe.name}.lock").open("w") as lock:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with (final.parent / f".{final.name}.lock").open("w") as lock:
             _acquire(lock.fileno(), final, say)
             # The kernel drops the lock with its holder, so a killed packer blocks nobody.
             if not (final / MANIFEST_FILE).exists():
-                _pack_into(recipe, directory, final, say)
+                _pack_into(recipe, final, say, workers, progress)
     except OSError as error:
         raise DataError(
-            f"data directory {directory} cannot be used by user id {os.geteuid()}: {error}"
+            f"data directory {final.parent} cannot be used by user id {os.geteuid()}: {error}"
         ) from error
     return read_manifest(final)
 
@@ -94,7 +113,7 @@ def _acquire(lock_fd: int, final: Path, say: Say) -> None:
         try:
             fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() - said >= 5 * _PROGRESS_PERIOD_S:
+            if time.monotonic() - said >= _SAY_PERIOD_S:
                 said = time.monotonic()
                 say(f"waiting for another process to pack {final} ({said - started:.0f} s)")
             time.sleep(0.05)
@@ -102,139 +121,251 @@ def _acquire(lock_fd: int, final: Path, say: Say) -> None:
             return
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a finished pack.
-
-    Raises:
-        DataError: it is missing or was written by another version.
-    """
-    path = folder / MANIFEST_FILE
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        if raw["format"] != FORMAT:
-            raise DataError(f"{path} has format {raw['format']}, expected {FORMAT}: pack anew")
-        rows = folder / ROWS_FILE
-        return Manifest(raw["rows"], raw["sequenceLength"], raw["sha256"], rows)
-    except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise DataError(
-            f"{path} is no manifest of a pack ({error}): remove {folder} and pack anew"
-        ) from error
-
-
-def _pack_into(recipe: Recipe, directory: Path, final: Path, say: Say) -> None:
-    for leftover in directory.glob(f".{recipe.name}.packing-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
-    working = directory / f".{recipe.name}.packing-{os.getpid()}"
-    working.mkdir()
-    try:
-        _write(recipe, working, say)
-        if final.exists():  # without a manifest: not ours, or half removed
-            raise DataError(f"{final} exists but is no finished pack: remove it")
-        working.rename(final)
-    finally:
-        shutil.rmtree(working, ignore_errors=True)
-
-
-def _write(recipe: Recipe, working: Path, say: Say) -> None:
-    files, root = text_files(recipe.source)
-    # Uncompressed and one record a group: random access costs one read.
-    writer = array_record_module.ArrayRecordWriter(
-        str(working / ROWS_FILE), "group_size:1,uncompressed"
+def _pack_into(
+    recipe: Recipe, final: Path, say: Say, workers: int, progress: Progress | None
+) -> None:
+    if final.exists():  # without a manifest: not ours, or half removed
+        raise DataError(f"{final} exists but is no finished pack: remove it")
+    tokenizer = tokens.load(recipe.tokenizer, recipe.end_token)
+    corpus = sources.find(
+        recipe.source, kind=recipe.kind, field=recipe.field, max_bytes=recipe.max_bytes
     )
-    checksum, rows = hashlib.sha256(), 0
-    for row in _rows(_progressing(_documents(files), recipe, say), recipe):
-        writer.write(row)
-        checksum.update(row)
-        rows += 1
-    writer.close()
-    if rows == 0:
+    working = final.with_name(f".{final.name}.packing")
+    _begin_or_resume(working, _identity(recipe, corpus, tokenizer), say)
+    recipe = dataclasses.replace(recipe, kind=corpus.kind)
+    for done in _pack_parts(working, recipe, corpus.parts, workers):
+        if progress:
+            progress(done, corpus.size)
+    manifest = _manifest(working, recipe, corpus, tokenizer)
+    if not manifest.shards:
+        shutil.rmtree(working)
         raise DataError(
-            f"{root} holds less text than one row of {recipe.sequence_length + 1} bytes: "
-            "give a directory with more text, or a shorter sequenceLength"
+            f"{corpus.root} holds less text than one row of {min(recipe.lengths) + 1} tokens: "
+            "give more text, or a shorter sequenceLength"
         )
-    manifest = {
-        "format": FORMAT,
-        "source": recipe.source,
-        "sequenceLength": recipe.sequence_length,
-        "maxBytes": recipe.max_bytes,
-        "rows": rows,
-        "tokenizer": "bytes",
-        "sha256": checksum.hexdigest(),
-    }
-    (working / MANIFEST_FILE).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    say(f"packed {rows} rows of {recipe.sequence_length} tokens from {root}")
+    for leftover in [*working.glob("part-*.json"), *working.glob("*.tmp")]:
+        leftover.unlink()
+    (working / _RECIPE_FILE).unlink()
+    manifest.write()
+    working.rename(final)
+    say(f"packed {manifest.rows} rows of {folder_of(recipe.lengths)} tokens from {corpus.root}")
 
 
-def text_files(source: str) -> tuple[list[Path], Path]:
-    """All files of a source in an order that depends on their relative paths alone.
+def _identity(recipe: Recipe, corpus: Corpus, tokenizer: tokens.Tokenizer) -> str:
+    """Changes whenever parts that are done already would become different."""
+    newest = max((p.path.stat().st_mtime_ns for part in corpus.parts for p in part), default=0)
+    values = [FORMAT, recipe.lengths, corpus.sha256, newest, tokenizer.sha256, tokenizer.end]
+    return json.dumps(values)
+
+
+def _begin_or_resume(working: Path, identity: str, say: Say) -> None:
+    try:
+        is_same = (working / _RECIPE_FILE).read_text(encoding="utf-8") == identity
+    except OSError:
+        is_same = False
+    if is_same:
+        say(f"going on with {len(list(working.glob('part-*.json')))} parts that are done already")
+        return
+    shutil.rmtree(working, ignore_errors=True)
+    working.mkdir()
+    (working / _RECIPE_FILE).write_text(identity, encoding="utf-8")
+
+
+def _pack_parts(
+    working: Path, recipe: Recipe, parts: Sequence[Part], workers: int
+) -> Iterator[int]:
+    """Pack the parts that are missing; yields the bytes of input that are done."""
+    missing = [i for i in range(len(parts)) if not _part_file(working, i).exists()]
+    done = sum(_size(part) for part in parts) - sum(_size(parts[i]) for i in missing)
+    if workers == 1 or len(missing) <= 1:
+        for index in missing:
+            done += _size(_pack_part(working, recipe, index, parts[index]))
+            yield done
+        return
+    # Spawned, because a fork would inherit the threads of whoever calls.
+    with ProcessPoolExecutor(
+        workers, multiprocessing.get_context("spawn"), initializer=_begin_worker
+    ) as pool:
+        futures = [pool.submit(_pack_part, working, recipe, i, parts[i]) for i in missing]
+        try:
+            for future in as_completed(futures):
+                done += _size(future.result())
+                yield done
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _size(part: Part) -> int:
+    return sum(piece.size for piece in part)
+
+
+def _begin_worker() -> None:
+    # The processes are the parallelism; threads of the tokenizer would only add to it.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def leave_with_parent() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=leave_with_parent, daemon=True).start()
+
+
+def _pack_part(working: Path, recipe: Recipe, index: int, part: Part) -> Part:
+    """Pack one part and note what came of it; the note comes last, and whole."""
+    tokenizer = tokens.load(recipe.tokenizer, recipe.end_token)
+    packer = make_packer(recipe.lengths)
+    shards = _Shards(working, index, tokenizer.vocab)
+    documents = skipped = total = 0
+    for texts in _batched(sources.documents(part, recipe.kind, recipe.field)):
+        kept = [text for text in texts if text and b"\0" not in text]
+        skipped += len(texts) - len(kept)
+        documents += len(kept)
+        for encoded in tokenizer.encode(kept):
+            total += len(encoded)
+            shards.write(packer.add(encoded))
+    shards.write(packer.finish())
+    noted: dict[str, Any] = {"documents": documents, "skipped": skipped, "tokens": total}
+    noted["shards"] = [dataclasses.asdict(shard) for shard in shards.close()]
+    if isinstance(packer, Splitter):
+        rest, starts = packer.rest()
+        noted["rest"], noted["starts"] = rest.tolist(), np.flatnonzero(starts).tolist()
+    path = _part_file(working, index)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(noted), encoding="utf-8")
+    temporary.replace(path)
+    return part
+
+
+def _part_file(working: Path, index: int) -> Path:
+    return working / f"part-{index:05}.json"
+
+
+def _batched(documents: Iterator[bytes]) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    for document in documents:
+        batch.append(document)
+        if len(batch) == _DOCUMENTS_AT_ONCE:
+            yield batch
+            batch = []
+    yield batch
+
+
+class _Shards:
+    """The files of one part: one for each length that occurs."""
+
+    def __init__(self, working: Path, part: int, vocab: int) -> None:
+        self._working, self._part, self._vocab = working, part, vocab
+        self._writers: dict[int, Any] = {}
+        self._rows: dict[int, int] = {}
+        self._targets: dict[int, int] = {}
+
+    def write(self, blocks: Iterator[Block]) -> None:
+        """Append rows."""
+        for block in blocks:
+            length = block.length
+            if length not in self._writers:
+                # Uncompressed and one record a group: random access costs one read.
+                self._writers[length] = array_record_module.ArrayRecordWriter(
+                    str(self._path(length)), "group_size:1,uncompressed"
+                )
+                self._rows[length] = self._targets[length] = 0
+            layout = Layout(length, self._vocab)
+            for record in layout.encode(block.tokens_RxM, block.starts_RxM, block.used_R):
+                self._writers[length].write(record.tobytes())
+            self._rows[length] += len(block.used_R)
+            self._targets[length] += int(block.used_R.sum()) - len(block.used_R)
+
+    def _path(self, length: int) -> Path:
+        return self._working / f"rows-{length:06}-{self._part:05}.array_record"
+
+    def close(self) -> Iterator[Shard]:
+        """Finish the files, and describe them."""
+        for length in sorted(self._writers):
+            self._writers[length].close()
+            path = self._path(length)
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+            yield Shard(
+                file=path.name,
+                length=length,
+                rows=self._rows[length],
+                targets=self._targets[length],
+                size=path.stat().st_size,
+                sha256=file_sha256(path),
+            )
+
+
+def _manifest(
+    working: Path, recipe: Recipe, corpus: Corpus, tokenizer: tokens.Tokenizer
+) -> Manifest:
+    files = [_part_file(working, index) for index in range(len(corpus.parts))]
+    parts = [json.loads(file.read_text("utf-8")) for file in files]
+    shards = [Shard(**shard) for part in parts for shard in part["shards"]]
+    joined, dropped = _join_rests(working, recipe, tokenizer, parts)
+    ordered = sorted([*shards, *joined], key=lambda shard: shard.file)
+    return Manifest(
+        folder=working,
+        lengths=recipe.lengths,
+        tokenizer=tokenizer.name,
+        tokenizer_sha256=tokenizer.sha256,
+        vocab=tokenizer.vocab,
+        end_token=tokenizer.end,
+        input_sha256=corpus.sha256,
+        documents=sum(part["documents"] for part in parts),
+        skipped=sum(part["skipped"] for part in parts),
+        tokens=sum(part["tokens"] for part in parts),
+        dropped=dropped,
+        shards=tuple(ordered),
+    )
+
+
+def _join_rests(
+    working: Path, recipe: Recipe, tokenizer: tokens.Tokenizer, parts: Sequence[dict[str, Any]]
+) -> tuple[list[Shard], int]:
+    """Rows of what each part had left over, and how many tokens are left over now."""
+    if len(recipe.lengths) > 1:
+        return [], 0
+    splitter = Splitter(recipe.lengths[0])
+    for part in parts:
+        rest = np.asarray(part["rest"], np.uint32)
+        starts = np.zeros(len(rest), np.bool_)
+        starts[part["starts"]] = True
+        starts[:1] = True  # what came before it is elsewhere
+        splitter.extend(rest, starts)
+    shards = _Shards(working, len(parts), tokenizer.vocab)
+    shards.write(splitter.finish())
+    return list(shards.close()), len(splitter.rest()[0])
+
+
+def prepare(config: TrainerConfig, say: Say) -> Manifest:
+    """The pack that a configuration trains on, made now if ``data.source`` is text.
 
     Raises:
-        DataError: the source is no directory.
+        DataError: there is no text, or no pack that fits the model.
     """
-    root = Path(sysconfig.get_path("stdlib") if source == "stdlib" else source)
-    if not root.is_dir():
-        raise DataError(f"data.source {source!r} is neither stdlib nor a directory")
-    pattern = "*.py" if source == "stdlib" else "*"
-    found = (
-        path.relative_to(root)
-        for path in root.rglob(pattern)
-        if path.is_file() and _SKIPPED_FOLDERS.isdisjoint(path.relative_to(root).parts)
-    )
-    return [root / path for path in sorted(found, key=lambda p: p.parts)], root
+    source, lengths = config.data.source, (config.sequence_length,)
+    packs = find_packs(Path(source)) if source != STDLIB else []
+    if packs:
+        return _fitting(packs, source, lengths, config.model.vocab)
+    recipe = Recipe(source, lengths, kind="text", max_bytes=config.data.max_bytes)
+    return ensure_pack(recipe, Path(config.data.directory) / recipe.name, say)
 
 
-def _documents(files: Sequence[Path]) -> Iterator[bytes]:
-    for file in files:
-        text = file.read_bytes()
-        if text and END_OF_TEXT not in text:
-            yield text + END_OF_TEXT
-
-
-def _progressing(documents: Iterator[bytes], recipe: Recipe, say: Say) -> Iterator[bytes]:
-    """Cut the stream at ``max_bytes`` and say once a second how far it is."""
-    taken, said = 0, time.monotonic()
-    for document in documents:
-        piece = document[: recipe.max_bytes - taken]
-        taken += len(piece)
-        yield piece
-        if taken >= recipe.max_bytes:
-            return
-        if time.monotonic() - said >= _PROGRESS_PERIOD_S:
-            said = time.monotonic()
-            whole = recipe.max_bytes / 1e6
-            say(f"packing {recipe.source}: {taken / 1e6:.1f} of at most {whole:.1f} MB")
-
-
-def _rows(documents: Iterator[bytes], recipe: Recipe) -> Iterator[bytes]:
-    """Rows of L + 1 tokens that overlap by one, so that every token is a target once."""
-    length = recipe.sequence_length
-    pending = b""
-    for document in documents:
-        pending += document
-        start = 0
-        while len(pending) - start > length:
-            yield pending[start : start + length + 1]
-            start += length
-        pending = pending[start:]
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Command line of ``tpujob-data``; returns the exit code."""
-    parser = argparse.ArgumentParser("tpujob-data", description="Prepare text for training.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    pack = commands.add_parser("pack", help="pack text into rows of tokens (ArrayRecord)")
-    pack.add_argument("--source", default="stdlib", help="stdlib, or a directory of text files")
-    pack.add_argument("--out", required=True, type=Path, help="data directory of the trainer")
-    pack.add_argument("--sequence-length", required=True, type=int, help="tokens a row")
-    pack.add_argument("--max-bytes", type=int, default=4_000_000, help="stop after so much text")
-    options = parser.parse_args(argv)
-    if options.sequence_length < 2 or options.max_bytes < 1:
-        parser.error("--sequence-length must be at least 2 and --max-bytes at least 1")
-    recipe = Recipe(options.source, options.sequence_length, options.max_bytes)
-    try:
-        manifest = ensure_pack(recipe, options.out, print)
-    except DataError as error:
-        print(f"tpujob-data: {error}", file=sys.stderr)
-        return 1
-    print(f"{manifest.path}: {manifest.rows} rows, sha256 {manifest.sha256[:16]}")
-    return 0
+def _fitting(
+    packs: Sequence[Manifest], source: str, lengths: tuple[int, ...], vocab: int
+) -> Manifest:
+    pack = next((pack for pack in packs if pack.lengths == lengths), None)
+    if pack is None:
+        held = ", ".join(f"{folder_of(p.lengths)} ({p.folder.name})" for p in packs)
+        raise DataError(
+            f"{source} holds no pack of sequenceLength {folder_of(lengths)}; there are {held}: "
+            "change sequenceLength, or make one with tpujob-data pack"
+        )
+    if pack.vocab > vocab:
+        raise DataError(
+            f"{pack.folder} holds tokens below {pack.vocab}, but model.vocab is {vocab}: set "
+            f"model.vocab to at least {pack.vocab}, or pack with another tokenizer"
+        )
+    return pack
