@@ -15,7 +15,7 @@ from tpujob_trainer.schedule import SaveSchedule
 def _due(interval: str, *, start: int, last: int) -> list[int]:
     config = CheckpointConfig("c", interval, 3)
     plan = SaveSchedule(config, World(), start=start, last=last)
-    return [step for step in range(start + 1, last + 1) if plan.is_due(step)]
+    return [step for step in range(start + 1, last + 1) if plan.due(step).durable]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_seconds_become_steps_by_the_measured_pace(monkeypatch: pytest.MonkeyPat
     due = []
     for step in range(101, 140):
         now[0] += 0.5
-        if plan.is_due(step):
+        if plan.due(step).durable:
             due.append(step)
     assert due == [113, 123, 133]
 
@@ -49,12 +49,12 @@ def test_interval_shorter_than_a_step_saves_after_every_step(
     due = []
     for step in range(1, 8):
         now[0] += 2.0
-        if plan.is_due(step):
+        if plan.due(step).durable:
             due.append(step)
     assert due == [4, 5, 6, 7]
 
 
 def test_coordinator_can_ask_for_a_save(monkeypatch: pytest.MonkeyPatch) -> None:
     """A save that the coordinator asks for is made at its step, and the others stay."""
-    monkeypatch.setattr(tpujob, "should_save", lambda step: step == 4)
+    monkeypatch.setattr(tpujob, "save_request", lambda: tpujob.SaveRequest(4))
     assert _due("steps:10", start=0, last=12) == [4, 10, 12]

@@ -11,15 +11,17 @@ import os
 import sys
 from pathlib import Path
 
-from tpujob.record import RecordWriter
+from tpujob.record import RecordWriter, SaveRequest
 from tpujob_agent.protocol import Env, Phase
 
 __all__ = [
     "Phase",
+    "SaveRequest",
     "committed",
     "phase",
     "restored",
     "save_blocked",
+    "save_request",
     "should_save",
     "step",
     "step_ceiling",
@@ -102,7 +104,16 @@ def committed(step: int) -> None:
 def should_save(step: int) -> bool:
     """Whether the coordinator asks all ranks for a save at this step."""
     writer = _client.writer()
-    return writer is not None and writer.save_at_step() == step
+    return writer is not None and writer.save_request().step == step
+
+
+def save_request() -> SaveRequest:
+    """The newest save that the coordinator wants; for programs that agree on a step themselves.
+
+    If its ``then_leave`` is true, exit with ``ExitCode.PREEMPTED`` when the save is durable.
+    """
+    writer = _client.writer()
+    return writer.save_request() if writer else SaveRequest()
 
 
 def step_ceiling() -> int | None:

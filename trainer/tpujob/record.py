@@ -1,6 +1,6 @@
 """The heartbeat record: a small shared memory file between a trainer and its agent.
 
-The trainer is the only writer of every section but the header's ``save_at_step``.
+The trainer is the only writer of every section but the header's request for a save.
 A section starts and ends with the same counter, written in address order by one
 ``pack_into``; a reader takes the last counter first, so equal counters mean an
 unbroken section. No lock is shared between the processes: either may die at any time.
@@ -32,6 +32,7 @@ _ENTRY = struct.Struct("=qd")  # step, loss
 
 _SAVE_AT_OFFSET = 16
 _PID_OFFSET = 24
+_THEN_LEAVE_OFFSET = 32
 _PHASE_OFFSET = 64
 _LOOP_OFFSET = 128
 _SAVE_OFFSET = 256
@@ -61,6 +62,14 @@ class Snapshot:
     committed_step: int = 0
     committed_at_ms: int = 0
     save_blocked_ms: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SaveRequest:
+    """A save at ``step`` that the coordinator wants (0: none), perhaps with an exit after it."""
+
+    step: int = 0
+    then_leave: bool = False
 
 
 def _now_ms() -> int:
@@ -121,8 +130,9 @@ class RecordReader:
         places = (_RING_OFFSET + (i % RING_SIZE) * _ENTRY.size for i in range(first, until))
         return [list(_ENTRY.unpack_from(self._memory, place)) for place in places]
 
-    def ask_for_save(self, step: int) -> None:
-        """Have ``tpujob.should_save(step)`` answer yes."""
+    def ask_for_save(self, step: int, *, then_leave: bool = False) -> None:
+        """Have ``tpujob.should_save(step)`` answer yes, and ``save_request`` tell of it."""
+        _INTEGER.pack_into(self._memory, _THEN_LEAVE_OFFSET, then_leave)
         _INTEGER.pack_into(self._memory, _SAVE_AT_OFFSET, step)
 
     def close(self) -> None:
@@ -211,7 +221,8 @@ class RecordWriter:
         fields = (self._committed_step, self._committed_at_ms, self._blocked_ns)
         _SAVE.pack_into(self._memory, _SAVE_OFFSET, self._changes, *fields, self._changes)
 
-    def save_at_step(self) -> int:
-        """The step at which the coordinator wants a save; 0: none."""
+    def save_request(self) -> SaveRequest:
+        """The save that the coordinator wants."""
         step: int = _INTEGER.unpack_from(self._memory, _SAVE_AT_OFFSET)[0]
-        return step
+        then_leave = _INTEGER.unpack_from(self._memory, _THEN_LEAVE_OFFSET)[0]
+        return SaveRequest(step, bool(then_leave))

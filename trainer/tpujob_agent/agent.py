@@ -290,7 +290,7 @@ class Agent:
             self._report_at = 0.0
         elif isinstance(message, protocol.Save):
             if trainer and trainer.is_alive and trainer.generation == message.generation:
-                trainer.ask_for_save(message.step)
+                trainer.ask_for_save(message)
         elif isinstance(message, protocol.Finish):
             log(f"finished: {message.reason}")
             self._exit_code = message.exit_code

@@ -23,6 +23,7 @@ class Env:
     CHECKPOINT_KEEP = "TPUJOB_CHECKPOINT_KEEP"
     TRAINER_CONFIG = "TPUJOB_TRAINER_CONFIG"  # JSON for the bundled trainer
     CACHE_DIR = "TPUJOB_CACHE_DIR"  # outlives the trainer process, not the pod
+    SNAPSHOT_DIR = "TPUJOB_SNAPSHOT_DIR"  # memory that outlives the trainer process, not the pod
     GRACE_S = "TPUJOB_GRACE_S"  # the pod's terminationGracePeriodSeconds; default 30
     # set by the operator on the coordinator pod
     COORDINATOR_CONFIG = "TPUJOB_COORDINATOR_CONFIG"  # JSON of CoordinatorConfig

@@ -215,6 +215,7 @@ class Message:
 
 _MESSAGES: dict[str, type[Message]] = {}
 _M = TypeVar("_M", bound=type[Message])
+_T = TypeVar("_T")
 
 
 def _message(cls: _M) -> _M:
@@ -318,11 +319,12 @@ class Stop(Message):
 @_message
 @dataclasses.dataclass(frozen=True, slots=True)
 class Save(Message):
-    """Have the trainer save at ``step`` (the same for all ranks)."""
+    """Have the trainer save at ``step`` (the same for all ranks), and perhaps exit after it."""
 
     TYPE: ClassVar[str] = "save"
     generation: int
     step: int
+    then_leave: bool = False  # with ExitCode.PREEMPTED, when the save is durable
 
 
 @_message
@@ -344,16 +346,13 @@ class Refused(Message):
     reason: str
 
 
-def _integer(value: Any) -> int:
-    if type(value) is not int:  # neither true nor 1.5 is a number of anything here
-        raise TypeError(f"{value!r} is no integer")
-    return value
+def _exactly(kind: type[_T]) -> Callable[[Any], _T]:
+    def checked(value: Any) -> _T:
+        if type(value) is not kind:  # neither true nor 1.5 is a number of anything here
+            raise TypeError(f"{value!r} is no {kind.__name__}")
+        return value
 
-
-def _string(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no string")
-    return value
+    return checked
 
 
 def _pairs(value: Any) -> list[list[float]]:
@@ -361,13 +360,14 @@ def _pairs(value: Any) -> list[list[float]]:
 
 
 def _optional(value: Any) -> int | None:
-    return None if value is None else _integer(value)
+    return None if value is None else _exactly(int)(value)
 
 
 #: By the type that a field is declared with.
 _CONVERTERS: dict[str, Callable[[Any], Any]] = {
-    "int": _integer,
-    "str": _string,
+    "int": _exactly(int),
+    "bool": _exactly(bool),
+    "str": _exactly(str),
     "int | None": _optional,
     "ProcessState": ProcessState,
     "Phase": Phase,

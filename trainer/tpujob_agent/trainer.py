@@ -11,7 +11,7 @@ from typing import Any
 
 from tpujob.record import RING_SIZE, RecordReader, Snapshot
 from tpujob_agent.output import Output
-from tpujob_agent.protocol import Phase, ProcessState, Report
+from tpujob_agent.protocol import Phase, ProcessState, Report, Save
 
 #: Report early when this many losses are waiting, so that the ring never laps.
 LOSSES_DUE = RING_SIZE // 2
@@ -112,9 +112,9 @@ class Trainer:
         """Tell a new coordinator all losses that are still there."""
         self._losses_sent = 0
 
-    def ask_for_save(self, step: int) -> None:
-        """Have the trainer save at ``step``."""
-        self._record.ask_for_save(step)
+    def ask_for_save(self, save: Save) -> None:
+        """Pass the coordinator's wish on to the trainer."""
+        self._record.ask_for_save(save.step, then_leave=save.then_leave)
 
     def end(self, result: Exit) -> None:
         """The process has ended: take its last words."""

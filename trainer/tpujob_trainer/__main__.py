@@ -111,7 +111,7 @@ def _train(config: TrainerConfig) -> int:
         train.DivergedError,
     )
     try:
-        train.train(config, world)
+        return train.train(config, world)
     except at_fault as error:
         print(f"tpujob-trainer: {error}", file=sys.stderr)
         return USER_ERROR
@@ -124,7 +124,6 @@ def _train(config: TrainerConfig) -> int:
             return ExitCode.PEER_LOST
         traceback.print_exc()
         return USER_ERROR
-    return ExitCode.DONE
 
 
 if __name__ == "__main__":

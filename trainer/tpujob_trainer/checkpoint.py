@@ -1,4 +1,4 @@
-"""Saves and restores the state with Orbax, and never resumes from a bad checkpoint.
+"""Tier 2: checkpoints written with Orbax, and never resumed from when they are bad.
 
 Layout: ``<directory>/<step>/`` is a committed step; ``<step>.quarantined-…`` one that
 failed its checks (renamed, never deleted); ``<step>.superseded-…`` one above the step
@@ -10,14 +10,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from etils import epath
 from orbax.checkpoint import v1 as ocp
+from orbax.checkpoint.experimental.v1._src.saving import execution
 
 import tpujob
 from tpujob_trainer import digest as digests
@@ -37,11 +38,19 @@ class CheckpointUnusableError(RuntimeError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Restored:
-    """State of the newest good checkpoint; step 0 without a state is a fresh start."""
+class Listing:
+    """What there is in the directory: steps that may be good, and how many are not."""
 
-    step: int
-    state: Any
+    steps: list[int]
+    quarantined: int
+
+
+# Orbax compares the directory's name among processes by collectives on the devices. From a
+# thread, they would be dispatched in another order on each process than the training steps,
+# and all would hang. The name is agreed upon when a run starts (see ``listing``).
+if not hasattr(execution, "_check_directory_consistency"):
+    raise ImportError("this Orbax version is not known to save from a thread: install 0.12")
+execution._check_directory_consistency = lambda _: None  # noqa: SLF001 - there is no public switch
 
 
 class Checkpoints:
@@ -62,27 +71,29 @@ class Checkpoints:
         self._abstract = abstract
         self._digest = digest
         self._names = leaf_names(abstract)
-        self._writing: _Writing | None = None
 
-    def restore(self, ceiling: int | None) -> Restored:
-        """The newest checkpoint that is intact on every process, at most ``ceiling``.
+    def listing(self, ceiling: int | None) -> Listing:
+        """Steps at most ``ceiling`` that there are to restore, the same on every process.
 
         Raises:
-            CheckpointBadError: there are checkpoints, but no good one.
-            CheckpointUnusableError: they belong to a model of other sizes.
+            CheckpointUnusableError: processes have different directories.
         """
-        listed = _Listing(**told_by_leader(self._world, "steps", self._prepare(ceiling)))
-        for step in sorted(listed.steps, reverse=True):
-            state = self._try(step)
-            if state is not None:
-                return Restored(step, state)
-        if listed.steps or listed.quarantined:
-            count = len(listed.steps) + listed.quarantined
-            raise CheckpointBadError(
-                f"none of the {count} checkpoints in {self._directory} is readable (they are kept "
-                "under names with 'quarantined'): repair one, or start afresh in another directory"
+        seen = self._prepare(ceiling) | {"directory": str(self._directory)}
+        told = told_by_leader(self._world, "steps", seen)
+        if told["directory"] != str(self._directory):
+            raise CheckpointUnusableError(
+                f"checkpoint directory is {self._directory} here and {told['directory']} on "
+                "process 0: give all processes the same one"
             )
-        return Restored(0, None)
+        return Listing(told["steps"], told["quarantined"])
+
+    def all_bad(self, listing: Listing) -> CheckpointBadError:
+        """The error for the case that nothing could be restored although there was something."""
+        count = len(listing.steps) + listing.quarantined
+        return CheckpointBadError(
+            f"none of the {count} checkpoints in {self._directory} is readable (they are kept "
+            "under names with 'quarantined'): repair one, or start afresh in another directory"
+        )
 
     def _prepare(self, ceiling: int | None) -> dict[str, Any]:
         """What there is to restore, after the leader has cleared what killed runs left."""
@@ -102,10 +113,14 @@ class Checkpoints:
                 steps.append(int(number))
         return {"steps": steps, "quarantined": quarantined}
 
-    def _try(self, step: int) -> Any | None:
-        """The state at ``step`` if every process finds it good; else it is put aside."""
+    def restore(self, step: int) -> Any | None:
+        """The state at ``step`` if every process finds it good; else it is put aside.
+
+        Raises:
+            CheckpointUnusableError: it belongs to a model of other sizes.
+        """
         started = time.perf_counter()
-        mismatch, fault = self._inspect(step)
+        rows, mismatch, fault = self._inspect(step)
         faults = self._faults(f"inspect/{step}", fault or mismatch)
         if not fault and mismatch and all(faults):
             raise CheckpointUnusableError(mismatch)
@@ -113,7 +128,7 @@ class Checkpoints:
         # a checkpoint is loaded by all of them or by none.
         loaded = None
         if not faults:
-            loaded, fault = self._load(step)
+            loaded, fault = self._load(step, rows)
             faults = self._faults(f"load/{step}", fault)
         if loaded is not None and not faults:
             faults = self._faults(f"digest/{step}", self._fault_of_digest(loaded))
@@ -128,24 +143,25 @@ class Checkpoints:
         """Everybody's fault with this checkpoint; empty when nobody has one."""
         return sorted({fault for fault in agree(self._world, f"checkpoint/{key}", mine) if fault})
 
-    def _inspect(self, step: int) -> tuple[str, str]:
-        """Whether step ``step`` is of another model, and what is wrong with it otherwise."""
+    def _inspect(self, step: int) -> tuple[int, str, str]:
+        """Rows of its digest, whether it is of another model, and what is wrong otherwise."""
         try:
             custom = ocp.metadata(self._path(step), STATE).custom_metadata
-            tree, check = custom["tree"], custom["check"]
+            tree, rows, check = custom["tree"], custom["rows"], custom["check"]
         except Exception as error:  # noqa: BLE001 - whatever damage makes Orbax raise
-            return "", f"metadata is not readable ({_brief(error)})"
-        if check != _check(tree):
-            return "", "metadata is damaged"
+            return 0, "", f"metadata is not readable ({_brief(error)})"
+        if check != _check(tree, rows):
+            return 0, "", "metadata is damaged"
         if tree == fingerprint(self._abstract):
-            return "", ""
-        return (
+            return rows, "", ""
+        mismatch = (
             f"checkpoint {self._path(step)} holds a model of other sizes (or another optimizer) "
             "than the configuration: use the former sizes, or another checkpoint directory"
-        ), ""
+        )
+        return rows, mismatch, ""
 
-    def _load(self, step: int) -> tuple[Any | None, str]:
-        wanted = {STATE: self._abstract, DIGEST: self._abstract_digest()}
+    def _load(self, step: int, rows: int) -> tuple[Any | None, str]:
+        wanted = {STATE: self._abstract, DIGEST: self._abstract_digest(rows)}
         context = _context()
         # Without barriers of Orbax's own: a process that cannot read its part must not
         # leave the others waiting inside the library.
@@ -157,16 +173,15 @@ class Checkpoints:
         except Exception as error:  # noqa: BLE001 - whatever damage makes Orbax raise
             return None, f"not readable ({_brief(error)})"
 
-    def _abstract_digest(self) -> jax.ShapeDtypeStruct:
+    def _abstract_digest(self, rows: int) -> jax.ShapeDtypeStruct:
         mesh = jax.tree.leaves(self._abstract)[0].sharding.mesh
         replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-        return jax.ShapeDtypeStruct((len(self._names),), "uint32", sharding=replicated)
+        return jax.ShapeDtypeStruct((rows, len(self._names)), "uint32", sharding=replicated)
 
     def _fault_of_digest(self, loaded: dict[str, Any]) -> str:
-        found = self._digest(loaded[STATE])
-        names = digests.changed(
-            self._names, _on_host(loaded[DIGEST]).tolist(), _on_host(found).tolist()
-        )
+        found = _on_host(self._digest(loaded[STATE]))
+        expected = np.sum(_on_host(loaded[DIGEST]), axis=0, dtype=np.uint32)
+        names = digests.changed(self._names, expected.tolist(), found.tolist())
         shown = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
         return f"digest differs in {len(names)} arrays: {shown}" if names else ""
 
@@ -189,38 +204,29 @@ class Checkpoints:
     def _path(self, step: int) -> epath.Path:
         return self._directory / str(step)
 
-    def save(self, step: int, state: Any) -> float:
-        """Start saving; returns the seconds for which the caller was held up.
+    def write(self, step: int, take: Callable[[], Any], shares: jax.Array) -> None:
+        """Write a checkpoint, wait until it is durable, and drop the oldest ones.
 
-        The state may be donated to the next step as soon as this returns.
+        For a thread beside the loop: it waits for other processes, but never on the devices.
 
-        Raises:
-            Exception: whatever went wrong with the save before this one.
+        Args:
+            step: the step after which the state was taken.
+            take: gives the state, which is held no longer than until it is on the host.
+            shares: ``digest.make_shares`` of the state.
         """
-        started = time.perf_counter()
-        self.wait()
-        tree = fingerprint(self._abstract)
-        with _context():
+        tree, rows = fingerprint(self._abstract), shares.shape[0]
+        context = _context()
+        context.memory.deepcopy_host_arrays = False
+        # By barriers of the coordination service: without this some of them are collectives.
+        context.multiprocessing.active_processes = set(range(self._world.num_processes))
+        with context:
             response = ocp.save_async(
                 self._path(step),
-                {STATE: state, DIGEST: self._digest(state)},
+                {STATE: take(), DIGEST: shares},
                 checkpointable_name=STATE,
-                custom_metadata={"tree": tree, "check": _check(tree)},
+                custom_metadata={"tree": tree, "rows": rows, "check": _check(tree, rows)},
             )
-        self._writing = _Writing(response, lambda: self._committed(step))
-        return time.perf_counter() - started
-
-    def wait(self) -> None:
-        """Wait until the save under way is durable.
-
-        Raises:
-            Exception: whatever went wrong with it.
-        """
-        writing, self._writing = self._writing, None
-        if writing:
-            writing.join()
-
-    def _committed(self, step: int) -> None:
+        response.result()
         tpujob.committed(step)
         if self._world.is_leader:
             self._discard_old()
@@ -230,35 +236,6 @@ class Checkpoints:
         for step in steps[: -self._keep]:
             # Renamed first: a half-removed checkpoint must not look like one.
             self._rename(step, "discarded").rmtree(missing_ok=True)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Listing:
-    steps: list[int]
-    quarantined: int
-
-
-class _Writing:
-    """A save under way: a thread waits for its commit, so that the loop does not."""
-
-    def __init__(self, response: Any, committed: Callable[[], None]) -> None:
-        self._response = response
-        self._committed = committed
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._wait, name="commit", daemon=True)
-        self._thread.start()
-
-    def _wait(self) -> None:
-        try:
-            self._response.result()
-            self._committed()
-        except BaseException as error:  # noqa: BLE001 - raised again by join, in the loop's thread
-            self._error = error
-
-    def join(self) -> None:
-        self._thread.join()
-        if self._error:
-            raise self._error
 
 
 def require_writable(directory: str) -> None:
@@ -300,8 +277,8 @@ def fingerprint(abstract: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _check(tree: str) -> str:
-    return hashlib.sha256(tree.encode()).hexdigest()[:8]
+def _check(tree: str, rows: int) -> str:
+    return hashlib.sha256(f"{tree} {rows}".encode()).hexdigest()[:8]
 
 
 def _on_host(array: jax.Array) -> Any:

@@ -80,6 +80,7 @@ class CheckpointConfig:
     directory: str = setting("")
     interval: str = setting("auto")  # steps:N | seconds:S | auto
     keep: int = setting(3, at_least=1)
+    snapshot_s: float = setting(2.0, at_least=0.0, key="snapshotSeconds")  # in memory; 0: none
 
     @property
     def interval_steps(self) -> int | None:

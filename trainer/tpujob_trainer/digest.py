@@ -47,6 +47,23 @@ def make_digest(abstract: Any, mesh: Mesh) -> Callable[[Any], jax.Array]:
     always changes the sum, because ``mix32`` is a bijection, and swapped elements
     change it because the index is mixed in. One collective for the whole tree.
     """
+    return _mapped(
+        abstract, mesh, lambda parts: jax.lax.psum(parts, mesh.axis_names), PartitionSpec()
+    )
+
+
+def make_shares(abstract: Any, mesh: Mesh) -> Callable[[Any], jax.Array]:
+    """Like ``make_digest``, before the sum over devices: uint32, devices x leaves.
+
+    No collective, so that it runs beside training steps in any order. The sum of all
+    rows, modulo 2^32, is the digest of the tree.
+    """
+    return _mapped(abstract, mesh, lambda parts: parts[None], PartitionSpec(mesh.axis_names))
+
+
+def _mapped(
+    abstract: Any, mesh: Mesh, finish: Callable[[jax.Array], Any], out: PartitionSpec
+) -> Callable[[Any], jax.Array]:
     leaves = jax.tree.leaves(abstract)
     specs = [leaf.sharding.spec for leaf in leaves]
 
@@ -55,9 +72,9 @@ def make_digest(abstract: Any, mesh: Mesh) -> Callable[[Any], jax.Array]:
             _partial(block, leaf.shape, spec, mesh)
             for block, leaf, spec in zip(blocks, leaves, specs, strict=True)
         ]
-        return jax.lax.psum(jnp.stack(parts), mesh.axis_names)
+        return finish(jnp.stack(parts))
 
-    mapped = jax.shard_map(of_blocks, mesh=mesh, in_specs=(specs,), out_specs=PartitionSpec())
+    mapped = jax.shard_map(of_blocks, mesh=mesh, in_specs=(specs,), out_specs=out)
     return lambda tree: mapped(jax.tree.leaves(tree))
 
 

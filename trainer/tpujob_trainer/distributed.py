@@ -150,13 +150,52 @@ def told_by_leader(world: World, key: str, value: Any) -> Any:
     return _get(key, AGREE_TIMEOUT_S)
 
 
+class Bulletin:
+    """What the leader tells the others at certain steps, and a hand that anybody can raise."""
+
+    #: No process is this many tellings behind the leader: a step needs all of them.
+    _KEPT = 4
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world, self._name = world, name
+        self._steps: list[int] = []
+        self._is_raised = False
+
+    def told(self, step: int, value: Any) -> Any:
+        """The leader's value for ``step``; every process calls it for the same steps.
+
+        Raises:
+            PeerLostError: the leader does not answer.
+        """
+        value = told_by_leader(self._world, f"{self._name}/{step}", value)
+        self._steps.append(step)
+        if len(self._steps) > self._KEPT:
+            old = self._steps.pop(0)
+            if self._world.is_leader and self._world.num_processes > 1:
+                _client().key_value_delete(f"tpujob/{self._name}/{old}")
+        return value
+
+    def raise_hand(self) -> None:
+        """Make ``is_hand_raised`` true for the leader; it stays so."""
+        self._is_raised = True
+        if not self._world.is_leader:
+            _put(f"{self._name}/hand", value=True)
+
+    def is_hand_raised(self) -> bool:
+        """Whether any process has raised its hand; for the leader."""
+        if not self._is_raised and self._world.num_processes > 1:
+            with contextlib.suppress(jax.errors.JaxRuntimeError):  # NOT_FOUND: nobody has
+                self._is_raised = bool(_client().key_value_try_get(f"tpujob/{self._name}/hand"))
+        return self._is_raised
+
+
 def _client() -> Any:
     return jax_distributed.global_state.client
 
 
 def _put(key: str, value: Any) -> None:
     try:
-        _client().key_value_set(f"tpujob/{key}", json.dumps(value))
+        _client().key_value_set(f"tpujob/{key}", json.dumps(value), allow_overwrite=True)
     except jax.errors.JaxRuntimeError as error:
         raise PeerLostError(f"the leader does not answer: {error}") from error
 

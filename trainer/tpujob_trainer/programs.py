@@ -1,4 +1,4 @@
-"""The compiled programs of a run: initial state, one step, digest of a state."""
+"""The compiled programs of a run: initial state, one step, copy and digest of a state."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpujob_trainer import sharding, step
 from tpujob_trainer.config import TrainerConfig
-from tpujob_trainer.digest import make_digest
+from tpujob_trainer.digest import make_digest, make_shares
 from tpujob_trainer.executables import Compiled, ExecutableCache, fingerprint
 
 
@@ -25,8 +26,9 @@ class Programs:
         self._config, self._mesh = config, mesh
         self.state = step.abstract_state(config, mesh)
         self.rows = step.abstract_rows(config, mesh)
-        key = fingerprint(config, dict(mesh.shape))
-        self._cache = ExecutableCache(cache_directory, key, list(mesh.devices.flat))
+        #: Equal in processes that run the very same programs at the same place of the world.
+        self.key = fingerprint(config, dict(mesh.shape))
+        self._cache = ExecutableCache(cache_directory, self.key, list(mesh.devices.flat))
 
     def init(self) -> Compiled:
         """``() -> state``."""
@@ -47,6 +49,19 @@ class Programs:
         """``(state) -> uint32 per leaf``."""
         digest = make_digest(self.state, self._mesh)
         return self._compile("digest", digest, (self.state,), sharding.named(self._mesh))
+
+    def shares(self) -> Compiled:
+        """``(state) -> uint32 per device and leaf``; without a collective."""
+        rows = NamedSharding(self._mesh, PartitionSpec(self._mesh.axis_names))
+        return self._compile("shares", make_shares(self.state, self._mesh), (self.state,), rows)
+
+    def copy(self) -> Compiled:
+        """``(state) -> state`` in memory of its own, on the devices."""
+
+        def copy(state: step.State) -> Any:
+            return jax.tree.map(jnp.copy, state)
+
+        return self._compile("copy", copy, (self.state,), _shardings(self.state))
 
     def _compile(
         self,

@@ -1,49 +1,137 @@
-"""When to save, decided equally by all processes without asking each other every step."""
+"""When to save, decided equally by all processes without asking each other every step.
+
+At a *pulse*, every second or two, the leader tells the others what to do at this very step
+and at which step the next pulse is. They are at that step too, or soon will be, so that
+nothing has to be timed: a save on request, a snapshot, and leaving are agreed upon by
+being told at a pulse.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import signal
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import tpujob
 from tpujob_trainer.config import CheckpointConfig
-from tpujob_trainer.distributed import World, told_by_leader
+from tpujob_trainer.distributed import Bulletin, World
 
 #: Steps after which the pace of training is known well enough.
 PACE_STEPS = 3
+#: Seconds between pulses, where snapshots do not come more often.
+PULSE_S = 2.0
+#: Snapshots in memory may cost this share of the time.
+COST_SHARE = 0.03
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Due:
+    """What to do after a step."""
+
+    durable: bool = False  # a checkpoint
+    local: bool = False  # a snapshot in memory
+    leave: bool = False  # after this checkpoint the process is to exit
+
+    @property
+    def any(self) -> bool:
+        """Whether the state is to be saved at all."""
+        return self.durable or self.local
 
 
 class SaveSchedule:
-    """Saves every N steps, or every S seconds by the leader's clock.
+    """Saves every N steps, or every S seconds by the leader's clock, and when asked to."""
 
-    Seconds become steps: at each save the leader turns its measured pace into the
-    number of the next step to save at and tells the others, who are at that same
-    step too.
-    """
+    def __init__(
+        self,
+        config: CheckpointConfig,
+        world: World,
+        *,
+        start: int,
+        last: int,
+        snapshot_cost_s: Callable[[], float] = lambda: 0.0,
+        wants_to_leave: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Begin to count.
 
-    def __init__(self, config: CheckpointConfig, world: World, *, start: int, last: int) -> None:
-        self._config, self._world, self._last = config, world, last
-        self._since_step, self._since = start, time.monotonic()
-        every = config.interval_steps
-        self._next = (start // every + 1) * every if every else start + PACE_STEPS
-        self._measuring = every is None
+        Args:
+            config: the intervals.
+            world: who has to agree.
+            start: the step from which training goes on.
+            last: the step with which it ends; always saved.
+            snapshot_cost_s: what the last snapshot in memory took.
+            wants_to_leave: whether this process has been asked to go.
+        """
+        self._config, self._last, self._world = config, last, world
+        self._snapshot_cost_s, self._wants_to_leave = snapshot_cost_s, wants_to_leave
+        self._bulletin = Bulletin(world, "pulse")
+        self._last_pulse = (start, time.monotonic())
+        self._next_pulse = start + PACE_STEPS
+        self._durable_at = self._local_at = math.inf  # clocks start at the first pulse
+        self._answered = 0
+        self._has_told = False
 
-    def is_due(self, step: int) -> bool:
-        """Whether to save after ``step``; called once for every step, in order."""
-        due = step == self._last or tpujob.should_save(step)
-        if step < self._next:
-            return due
-        due = due or not self._measuring
-        self._next = self._following(step)
-        self._measuring = False
-        return due
-
-    def _following(self, step: int) -> int:
+    def due(self, step: int) -> Due:
+        """What to do after ``step``; called once for every step, in order."""
         every = self._config.interval_steps
-        if every:
-            return step + every
+        is_durable = step == self._last or bool(every and step % every == 0)
+        asks = self._wants_to_leave()
+        if asks and not self._has_told:
+            self._has_told = True
+            self._bulletin.raise_hand()
+        if step < self._next_pulse and not (asks and self._world.num_processes == 1):
+            return Due(durable=is_durable)
+        orders = self._orders(step, is_durable) if self._world.is_leader else {}
+        told = self._bulletin.told(step, orders)
+        self._next_pulse = told["next"]
+        leave = told["leave"] and step < self._last
+        return Due(is_durable or told["durable"] or leave, told["local"] and not leave, leave)
+
+    def _orders(self, step: int, is_durable: bool) -> dict[str, Any]:
+        """What the leader tells at this pulse."""
+        since_step, since = self._last_pulse
         now = time.monotonic()
-        pace_s = (now - self._since) / max(1, step - self._since_step)
-        self._since_step, self._since = step, now
-        steps = max(1, math.floor(self._config.interval_s / max(pace_s, 1e-6)))
-        return int(told_by_leader(self._world, f"save-at/{step}", step + steps))
+        self._last_pulse = step, now
+        pace_s = max((now - since) / max(1, step - since_step), 1e-6)
+        asked = tpujob.save_request()
+        is_asked = self._answered < asked.step <= step
+        interval_s, pause_s = self._config.interval_s, self._snapshot_pause_s()
+        # Pulses are whole steps apart: half a step early is in time.
+        is_durable |= is_asked or now - self._durable_at >= interval_s - pace_s / 2
+        is_local = now - self._local_at >= pause_s - pace_s / 2
+        is_first = self._durable_at == math.inf
+        if is_durable or is_first:
+            self._durable_at = now
+        if is_local or is_first:
+            self._local_at = now
+        until_s = min(PULSE_S, pause_s, self._durable_at + interval_s - now)
+        following = step + max(1, math.floor(until_s / pace_s + 1e-6))
+        if step < asked.step:
+            following = min(following, asked.step)
+        self._answered = max(self._answered, asked.step if is_asked else 0)
+        return {
+            "next": following,
+            "durable": is_durable,
+            "local": is_local,
+            "leave": self._bulletin.is_hand_raised() or (is_asked and asked.then_leave),
+        }
+
+    def _snapshot_pause_s(self) -> float:
+        if not self._config.snapshot_s:
+            return math.inf
+        return max(self._config.snapshot_s, self._snapshot_cost_s() / COST_SHARE)
+
+
+@contextmanager
+def noticing_sigterm() -> Iterator[threading.Event]:
+    """An event that SIGTERM sets, instead of ending the process between two saves."""
+    event = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: event.set())
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGTERM, before)

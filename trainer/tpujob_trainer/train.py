@@ -6,15 +6,15 @@ import dataclasses
 import math
 import os
 import time
+from collections.abc import Callable
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
 import tpujob
-from tpujob_agent.protocol import Env, Phase
+from tpujob_agent.protocol import Env, ExitCode, Phase
 from tpujob_trainer import checkpoint, distributed, flops, sharding, telemetry, topology
-from tpujob_trainer.checkpoint import Checkpoints
 from tpujob_trainer.config import TrainerConfig
 from tpujob_trainer.data import DataError
 from tpujob_trainer.data.loader import Batches, Feed, Prefetcher
@@ -23,7 +23,8 @@ from tpujob_trainer.data.pack import prepare
 from tpujob_trainer.distributed import World
 from tpujob_trainer.executables import Compiled
 from tpujob_trainer.programs import Programs
-from tpujob_trainer.schedule import SaveSchedule
+from tpujob_trainer.saving import Restored, Saver
+from tpujob_trainer.schedule import SaveSchedule, noticing_sigterm
 from tpujob_trainer.step import Metrics, State
 from tpujob_trainer.telemetry import PhaseClock, StepReport, say
 
@@ -40,12 +41,12 @@ class Run:
     world: World
     mesh: Mesh
     programs: Programs
-    checkpoints: Checkpoints
+    saver: Saver
     clock: PhaseClock
 
 
-def train(config: TrainerConfig, world: World) -> None:
-    """Train to ``config.steps``, from the newest good checkpoint if there is one.
+def train(config: TrainerConfig, world: World) -> ExitCode:
+    """Train to ``config.steps`` from the newest good state, or until asked to leave.
 
     Raises:
         ShardingError: sizes and devices do not fit together.
@@ -63,19 +64,13 @@ def train(config: TrainerConfig, world: World) -> None:
     manifest = _data(config, world)
     programs = Programs(config, mesh, os.environ.get(Env.CACHE_DIR, ""))
     clock.enter(Phase.RESTORE)
-    digest = programs.digest()
-    checkpoints = Checkpoints(
-        config.checkpoint.directory,
-        keep=config.checkpoint.keep,
-        world=world,
-        abstract=programs.state,
-        digest=digest.call,
-    )
-    restored = checkpoints.restore(tpujob.step_ceiling())
+    saver = Saver(config, world, programs, os.environ.get(Env.SNAPSHOT_DIR, ""))
+    restored = saver.restore(tpujob.step_ceiling())
     tpujob.restored(restored.step)
-    run = Run(config, world, mesh, programs, checkpoints, clock)
-    _train_from(run, restored, manifest)
+    run = Run(config, world, mesh, programs, saver, clock)
+    is_done = _train_from(run, restored, manifest)
     distributed.leave(world)
+    return ExitCode.DONE if is_done else ExitCode.PREEMPTED
 
 
 def _mesh(config: TrainerConfig, world: World) -> Mesh:
@@ -99,7 +94,7 @@ def _data(config: TrainerConfig, world: World) -> Manifest:
     return manifest
 
 
-def _train_from(run: Run, restored: checkpoint.Restored, manifest: Manifest) -> None:
+def _train_from(run: Run, restored: Restored, manifest: Manifest) -> bool:
     config, clock, world = run.config, run.clock, run.world
     steps = range(restored.step + 1, config.steps + 1)
     batches = Batches(manifest, seed=config.seed, global_batch=config.global_batch)
@@ -111,11 +106,16 @@ def _train_from(run: Run, restored: checkpoint.Restored, manifest: Manifest) -> 
     _say_compiled(world, program)
     clock.enter(Phase.SETUP)
     state = init.call() if init else restored.state
-    _loop(run, program, state, prefetcher)
-    clock.enter(Phase.FINISHING)
-    prefetcher.stop()
-    run.checkpoints.wait()
-    say(world, f"finished {config.steps} steps")
+    with noticing_sigterm() as sigterm:
+        left_at = _loop(run, program, state, prefetcher, sigterm.is_set)
+        clock.enter(Phase.FINISHING)
+        prefetcher.stop()
+        run.saver.wait()
+    say(
+        world,
+        f"asked to leave: saved step {left_at}" if left_at else f"finished {config.steps} steps",
+    )
+    return not left_at
 
 
 def _say_compiled(world: World, program: Compiled) -> None:
@@ -132,24 +132,39 @@ class _Dispatched:
     input_wait_s: float
 
 
-def _loop(run: Run, program: Compiled, state: State, batches: Prefetcher) -> None:
-    """Dispatch step n, then read the numbers of step n - 1: the devices never wait for us."""
-    first = run.config.steps + 1
+def _loop(
+    run: Run,
+    program: Compiled,
+    state: State,
+    batches: Prefetcher,
+    wants_to_leave: Callable[[], bool],
+) -> int:
+    """Dispatch step n, then read the numbers of step n - 1: the devices never wait for us.
+
+    Returns:
+        The step after which it was asked to leave; 0 when all steps are done.
+    """
     reporter = _Reporter(run)
     schedule: SaveSchedule | None = None
     for number, _, rows, wait_s in batches:
-        if schedule is None:
-            first = number
-            schedule = SaveSchedule(
-                run.config.checkpoint, run.world, start=first - 1, last=run.config.steps
-            )
+        schedule = schedule or SaveSchedule(
+            run.config.checkpoint,
+            run.world,
+            start=number - 1,
+            last=run.config.steps,
+            snapshot_cost_s=lambda: run.saver.local_cost_s,
+            wants_to_leave=wants_to_leave,
+        )
         state, metrics = program.call(state, rows)
         reporter.dispatched(_Dispatched(number, metrics, wait_s))
-        if schedule.is_due(number):
-            # The state has to be complete for a save anyway, and its loss is checked first.
+        due = schedule.due(number)
+        if due.any:
+            tpujob.save_blocked(run.saver.save(number, state, metrics, due))
+        if due.leave:
             reporter.flush()
-            tpujob.save_blocked(run.checkpoints.save(number, state))
+            return number
     reporter.flush()
+    return 0
 
 
 class _Reporter:
