@@ -56,6 +56,7 @@ _BAD: list[tuple[dict[str, Any], str]] = [
     ({"recovery": {"budgets": {"process": -2}}}, "spec.recovery.budgets.process: "),
     ({"trainer": {"config": {}, "env": [{"name": "TPUJOB_X", "value": "1"}]}}, "TPUJOB_X"),
     ({"trainer": {"config": {}, "volumes": [{"name": "tpujob"}]}}, "tpujob is the operator's"),
+    ({"trainer": {"config": {}, "volumes": [{"name": "tpujob-snapshots"}]}}, "is the operator's"),
 ]
 
 

@@ -69,6 +69,18 @@ def test_golden(name: str, example: MakeJob, options: ManifestOptions) -> None:
     assert made == path.read_text()
 
 
+def test_snapshots_get_memory_that_outlives_the_process(
+    example: MakeJob, options: ManifestOptions
+) -> None:
+    """A volume in memory, bounded by what the host's chips hold, is where the trainer is told."""
+    spec = _worker(example("demo"), options)  # v5e: 4 chips of 15.75 GiB a host
+    volume = next(v for v in spec["volumes"] if v["name"] == "tpujob-snapshots")
+    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": f"{4 * 15.75 * 1024:.0f}Mi"}
+    trainer = _trainer(example("demo"), options)
+    mounts = {mount["name"]: mount["mountPath"] for mount in trainer["volumeMounts"]}
+    assert _environment(trainer)[Env.SNAPSHOT_DIR] == mounts["tpujob-snapshots"]
+
+
 @pytest.mark.parametrize("name", ["demo", "own-program", "llama3-8b"])
 def test_objects_fit_kubernetes_schemas(
     name: str, example: MakeJob, options: ManifestOptions
@@ -300,7 +312,7 @@ def test_template_survives(templated: MakeJob, options: ManifestOptions) -> None
     assert (found["TPU_TOPOLOGY"], found["A"]) == ("mine", "1")
     assert {"name": "v", "mountPath": "/v"} in trainer["volumeMounts"]
     assert [c["name"] for c in pod["initContainers"]] == ["tpujob-agent", "first"]
-    assert [v["name"] for v in pod["volumes"]] == ["v", "tpujob"]
+    assert [v["name"] for v in pod["volumes"]] == ["v", "tpujob", "tpujob-snapshots"]
     assert pod["nodeSelector"]["zone"] == "a"
     keys = [t["key"] for t in pod["tolerations"]]
     assert sorted(keys) == sorted(set(keys))

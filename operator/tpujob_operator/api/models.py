@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 from tpujob_operator.api.base import API_VERSION, KIND, Model, OpenModel, Timestamp, rule, rules
 from tpujob_operator.api.podtemplate import (
     AGENT_CONTAINER,
-    AGENT_VOLUME,
+    OWN_VOLUMES,
     RESERVED_ENV_PREFIX,
     find_trainer,
 )
@@ -212,9 +212,12 @@ def _reserved(path: str, given: Mapping[str, Any]) -> list[str]:
         for variable in given.get("env") or []
         if variable["name"].startswith(RESERVED_ENV_PREFIX)
     ]
-    if any(volume["name"] == AGENT_VOLUME for volume in given.get("volumes") or []):
-        found.append(f"{path}.volumes: the name {AGENT_VOLUME} is the operator's")
-    return found
+    names = [volume["name"] for volume in given.get("volumes") or []]
+    return found + [
+        f"{path}.volumes: the name {name} is the operator's"
+        for name in names
+        if name in OWN_VOLUMES
+    ]
 
 
 def _checkpoint_problems(spec: JobSpec) -> list[str]:

@@ -20,6 +20,10 @@ AGENT_CONTAINER = "tpujob-agent"
 #: Name of the volume that agent and trainer share, mounted at ``AGENT_DIR``.
 AGENT_VOLUME = "tpujob"
 AGENT_DIR = "/tpujob"
+#: Name of the volume in memory that outlives a trainer's process, mounted at ``SNAPSHOT_DIR``.
+SNAPSHOT_VOLUME = "tpujob-snapshots"
+SNAPSHOT_DIR = "/tpujob-snapshots"
+OWN_VOLUMES = (AGENT_VOLUME, SNAPSHOT_VOLUME)
 RESERVED_ENV_PREFIX = "TPUJOB_"
 
 #: A quantity is a number or a text; other unions have no place in a structural schema.
@@ -48,11 +52,14 @@ class Volume(OpenModel):
 
     name: str = Field(
         max_length=63,
-        description=f"Name; {AGENT_VOLUME} is the operator's.",
+        description=f"Name; {' and '.join(OWN_VOLUMES)} are the operator's.",
         json_schema_extra=rules(
-            rule(
-                f"self != '{AGENT_VOLUME}'",
-                f"the volume name {AGENT_VOLUME} is the operator's: choose another name",
+            *(
+                rule(
+                    f"self != '{name}'",
+                    f"the volume name {name} is the operator's: choose another name",
+                )
+                for name in OWN_VOLUMES
             )
         ),
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from tpujob_agent.protocol import Env
 from tpujob_operator.api.models import TPUTrainingJob
-from tpujob_operator.api.podtemplate import AGENT_DIR
+from tpujob_operator.api.podtemplate import AGENT_DIR, SNAPSHOT_DIR
 from tpujob_operator.api.spec import Checkpoint, IntervalPolicy
 from tpujob_operator.core.manifests import names, pods, secret, service
 
@@ -42,6 +42,7 @@ def _identity(job: TPUTrainingJob, attempt: int) -> Iterator[dict[str, Any]]:
     yield pods.field_variable(Env.NODE_NAME, "spec.nodeName")
     yield pods.variable(Env.RUN_DIR, f"{AGENT_DIR}/run")
     yield pods.variable(Env.CACHE_DIR, f"{AGENT_DIR}/cache")
+    yield pods.variable(Env.SNAPSHOT_DIR, SNAPSHOT_DIR)
 
 
 def _trainer(job: TPUTrainingJob) -> Iterator[dict[str, Any]]:

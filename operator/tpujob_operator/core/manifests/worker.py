@@ -11,6 +11,8 @@ from tpujob_operator.api.podtemplate import (
     AGENT_CONTAINER,
     AGENT_DIR,
     AGENT_VOLUME,
+    SNAPSHOT_DIR,
+    SNAPSHOT_VOLUME,
     TRAINER_CONTAINER,
     find_trainer,
 )
@@ -18,6 +20,7 @@ from tpujob_operator.api.spec import Trainer
 from tpujob_operator.core.manifests import environment, names, pods
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_tpu.catalogue import RESOURCE
+from tpujob_tpu.chips import CHIPS
 
 _AGENT_IN_IMAGE = "/opt/tpujob/agent.pyz"
 _AGENT_IN_POD = f"{AGENT_DIR}/agent.pyz"
@@ -29,14 +32,15 @@ _LOST_NODE_TOLERATION_S = 10
 def pod_template(job: TPUTrainingJob, attempt: int, options: ManifestOptions) -> dict[str, Any]:
     """Template of the worker pods; what the user's template says stays as it is."""
     template = _own_template(job) if job.spec.template else _bundled_template(job, options)
-    _mark(template.setdefault("metadata", {}), job, attempt)
+    template["metadata"] = template.get("metadata") or {}  # null means the same as nothing
+    _mark(template["metadata"], job, attempt)
     spec = template["spec"]
     trainer = find_trainer(spec["containers"])
     _wrap(trainer, environment.variables(job, attempt))
     _add_chips(trainer, job.shape.chips_per_host)
     _place(spec, job)
     spec["initContainers"] = [_agent_container(options), *(spec.get("initContainers") or [])]
-    spec["volumes"] = [*(spec.get("volumes") or []), {"name": AGENT_VOLUME, "emptyDir": {}}]
+    spec["volumes"] = [*(spec.get("volumes") or []), *_volumes(job)]
     spec["restartPolicy"] = "OnFailure"
     spec.setdefault("terminationGracePeriodSeconds", _GRACE_S)
     spec.setdefault("enableServiceLinks", False)
@@ -96,8 +100,25 @@ def _wrap(container: dict[str, Any], variables: Iterable[Mapping[str, Any]]) -> 
     container["command"] = ["python3", _AGENT_IN_POD, "--", *program]
     container.pop("args", None)
     container["env"] = pods.merged_by_name(variables, container.get("env") or [])
-    mount = {"name": AGENT_VOLUME, "mountPath": AGENT_DIR}
-    container["volumeMounts"] = [*(container.get("volumeMounts") or []), mount]
+    mounts = [
+        {"name": AGENT_VOLUME, "mountPath": AGENT_DIR},
+        {"name": SNAPSHOT_VOLUME, "mountPath": SNAPSHOT_DIR},
+    ]
+    container["volumeMounts"] = [*(container.get("volumeMounts") or []), *mounts]
+
+
+def _volumes(job: TPUTrainingJob) -> list[dict[str, Any]]:
+    """The agent's directory, and memory for snapshots: as much as the host's chips have.
+
+    A limit and no reservation: the trainer checks what the container has before it writes.
+    """
+    chip = CHIPS[job.shape.generation.name]
+    size = job.shape.chips_per_host * chip.devices * chip.hbm_bytes
+    memory = {"medium": "Memory", "sizeLimit": f"{size >> 20}Mi"}
+    return [
+        {"name": AGENT_VOLUME, "emptyDir": {}},
+        {"name": SNAPSHOT_VOLUME, "emptyDir": memory},
+    ]
 
 
 def _add_chips(container: dict[str, Any], chips: int) -> None:
