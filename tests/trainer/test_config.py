@@ -13,6 +13,7 @@ from tpujob_trainer import config as configs
 from tpujob_trainer import fields
 from tpujob_trainer.__main__ import read_config
 from tpujob_trainer.fields import ConfigError
+from tpujob_trainer.presets import PRESET_NAMES, PRESETS
 
 MINIMAL = {"checkpoint": {"directory": "c"}}
 
@@ -34,6 +35,14 @@ def test_given_sizes_win_over_the_preset() -> None:
     """A preset only fills what is not given."""
     config = configs.load({**MINIMAL, "model": {"preset": "llama3-8b", "layers": 3}})
     assert (config.model.d_model, config.model.layers) == (4096, 3)
+    assert config.model.rope_theta == 500_000
+
+
+def test_every_preset_is_a_valid_model() -> None:
+    """Presets are found by their names, and none has a fault."""
+    assert tuple(PRESETS) == PRESET_NAMES
+    for name, preset in PRESETS.items():
+        assert configs.load({**MINIMAL, "model": {"preset": name}}).model == preset
 
 
 def test_all_faults_are_reported_at_once_with_their_paths() -> None:
@@ -70,6 +79,15 @@ def test_all_faults_are_reported_at_once_with_their_paths() -> None:
         ({"model": {"kvHeads": 3}}, "3 does not divide heads 4 (nearest valid: 2)"),
         ({"model": {"vocab": 100}}, "model.vocab: 100 is below 256"),
         ({"model": []}, "model: expected an object"),
+        ({"model": {"remat": "some"}}, "'some' is none of none, dots, full, offload"),
+        (
+            {"model": {"tiedEmbeddings": 1}},
+            "expected true or false, got int 1 (nearest valid: true)",
+        ),
+        ({"model": {"lossChunk": 100}}, "does not divide sequenceLength 128 (nearest valid: 128)"),
+        ({"accumulation": 3}, "accumulation: 3 does not divide globalBatch 16 (nearest valid: 2)"),
+        ({"optimizer": {"schedule": "wsd", "decaySteps": 300}}, "(nearest valid: 200)"),
+        ({"optimizer": {"finalShare": 2}}, "2.0 is above 1 (nearest valid: 1)"),
         ({"mesh": {"tensor": 0}}, "mesh.tensor: 0 is no number of devices"),
         ({"optimizer": {"learningRate": 0}}, "learningRate: 0.0 is not above 0.0"),
         ({"optimizer": {"learningRate": float("nan")}}, "is not above"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -27,6 +28,21 @@ def test_mesh_that_does_not_divide_exits_1(launcher: Launcher) -> None:
     trainer = launcher.run(small_config(mesh={"tensor": 3}))
     assert trainer.wait() == 1
     assert "with slice 1, fsdp x tensor can be 4x1, 2x2, 1x4" in trainer.output()
+    assert "Traceback" not in trainer.output()
+
+
+def test_run_whose_loss_stays_no_number_exits_1(launcher: Launcher) -> None:
+    """Steps without a number are skipped and told, then the run ends and names the step."""
+    absurd = {"learningRate": 1e30, "warmupSteps": 0}
+    trainer = launcher.run(small_config(optimizer=absurd, maxSkippedSteps=2))
+    assert trainer.wait() == 1
+    skips = [
+        json.loads(line) for line in trainer.output().splitlines() if line.startswith('{"event"')
+    ]
+    assert [skip["inARow"] for skip in skips] == [1, 2, 3]
+    last = skips[-1]["step"]
+    assert f"step {last} has a loss of" in trainer.output()
+    assert "(maxSkippedSteps 2): lower optimizer.learningRate" in trainer.output()
     assert "Traceback" not in trainer.output()
 
 

@@ -6,43 +6,12 @@ import dataclasses
 import math
 from typing import Any
 
-from tpujob_trainer.fields import ConfigError, Problems, build, setting
+from tpujob_trainer.fields import ConfigError, Problems, build, setting, to_json
+from tpujob_trainer.presets import PRESET_NAMES, PRESETS, ModelConfig
 
-#: Sizes of well-known decoder-only models: ``dModel, layers, heads, kvHeads, dFF, vocab``.
-PRESETS: dict[str, tuple[int, int, int, int, int, int]] = {
-    "tiny": (64, 2, 4, 2, 192, 256),
-    # One layer: with 16 forced devices on 2 cores, a step is all collectives (docs/trainer.md).
-    "demo": (64, 1, 4, 2, 192, 256),
-    "125m": (768, 12, 12, 12, 2048, 32_768),
-    "350m": (1024, 24, 16, 16, 2816, 32_768),
-    "1b": (2048, 24, 16, 16, 5632, 32_768),
-    "llama3-8b": (4096, 32, 32, 8, 14_336, 128_256),
-    "llama3-70b": (8192, 80, 64, 8, 28_672, 128_256),
-    "llama3-405b": (16_384, 126, 128, 8, 53_248, 128_256),
-}
 #: Seconds between saves when nobody says otherwise (``auto``).
 AUTO_INTERVAL_S = 60.0
 REST = -1  # a mesh axis that takes the devices the others leave
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ModelConfig:
-    """Sizes of the decoder-only transformer; a preset fills whatever is not given."""
-
-    preset: str = setting("tiny", choices=tuple(PRESETS))
-    d_model: int = setting(0, at_least=1, key="dModel", derived=True)
-    layers: int = setting(0, at_least=1, derived=True)
-    heads: int = setting(0, at_least=1, derived=True)
-    kv_heads: int = setting(0, at_least=1, key="kvHeads", derived=True)
-    d_ff: int = setting(0, at_least=1, key="dFF", derived=True)
-    vocab: int = setting(0, at_least=256, derived=True)  # tokens are bytes
-    precision: str = setting("auto", choices=("auto", "float32", "bfloat16"))
-    rope_theta: float = setting(10_000.0, above=1.0, key="ropeTheta")
-
-    @property
-    def d_head(self) -> int:
-        """Width of one attention head."""
-        return self.d_model // self.heads
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,6 +20,7 @@ class MeshConfig:
 
     slice: int = setting(0, at_least=REST)
     fsdp: int = setting(REST, at_least=REST)
+    context: int = setting(1, at_least=REST)
     tensor: int = setting(1, at_least=REST)
 
 
@@ -65,10 +35,13 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OptimizerConfig:
-    """AdamW with linear warm-up and cosine decay to a tenth."""
+    """AdamW: linear warm-up, then a schedule down to ``finalShare`` of the peak."""
 
     learning_rate: float = setting(3e-3, above=0.0, key="learningRate")
     warmup_steps: int = setting(20, at_least=0, key="warmupSteps")
+    schedule: str = setting("cosine", choices=("cosine", "wsd", "constant"))
+    decay_steps: int = setting(0, at_least=0, key="decaySteps")  # wsd; 0: the last fifth
+    final_share: float = setting(0.1, at_least=0, key="finalShare")
     weight_decay: float = setting(0.1, at_least=0, key="weightDecay")
     clip_norm: float = setting(1.0, above=0.0, key="clipNorm")
 
@@ -107,10 +80,12 @@ class TrainerConfig:
     optimizer: OptimizerConfig = setting(OptimizerConfig())
     checkpoint: CheckpointConfig = setting(CheckpointConfig())
     global_batch: int = setting(16, at_least=1, key="globalBatch")
+    accumulation: int = setting(1, at_least=1)  # micro batches of a step
     sequence_length: int = setting(128, at_least=2, key="sequenceLength")
     steps: int = setting(200, at_least=1)
     seed: int = setting(0, at_least=0)
     log_every_steps: int = setting(1, at_least=1, key="logEverySteps")
+    max_skipped_steps: int = setting(10, at_least=0, key="maxSkippedSteps")  # in a row
 
 
 def load(raw: Any, *, overrides: dict[str, dict[str, Any]] | None = None) -> TrainerConfig:
@@ -124,10 +99,11 @@ def load(raw: Any, *, overrides: dict[str, dict[str, Any]] | None = None) -> Tra
         ConfigError: with every problem found, each with its path and the nearest valid value.
     """
     problems = Problems()
-    merged = _merged(raw, overrides or {})
+    merged = _with_preset(_merged(raw, overrides or {}))
     config: TrainerConfig = build(TrainerConfig, merged, "", problems)
-    config = dataclasses.replace(config, model=_with_preset(config.model))
     _check_model(config.model, problems)
+    _check_batch(config, problems)
+    _check_schedule(config, problems)
     _check_mesh(config.mesh, problems)
     _check_interval(config.checkpoint.interval, problems)
     _check_directories(config, problems)
@@ -146,11 +122,15 @@ def _merged(raw: Any, overrides: dict[str, dict[str, Any]]) -> Any:
     return merged
 
 
-def _with_preset(model: ModelConfig) -> ModelConfig:
-    names = ("d_model", "layers", "heads", "kv_heads", "d_ff", "vocab")
-    sizes = PRESETS.get(model.preset, PRESETS["tiny"])
-    filled = {n: getattr(model, n) or size for n, size in zip(names, sizes, strict=True)}
-    return dataclasses.replace(model, **filled)  # type: ignore[arg-type] # all are integers
+def _with_preset(raw: Any) -> Any:
+    """The configuration with its preset's values where the model does not give its own."""
+    given = raw.get("model", {}) if isinstance(raw, dict) else None
+    if not isinstance(given, dict):
+        return raw
+    name = given.get("preset", PRESET_NAMES[0])
+    if not isinstance(name, str) or name not in PRESETS:
+        return raw
+    return {**raw, "model": {**to_json(PRESETS[name]), **given}}
 
 
 def _divisors(number: int) -> list[int]:
@@ -177,8 +157,29 @@ def _check_model(model: ModelConfig, problems: Problems) -> None:
         problems.add("model.kvHeads", f"{model.kv_heads} does not divide heads {model.heads}", near)
 
 
+def _check_batch(config: TrainerConfig, problems: Problems) -> None:
+    if config.global_batch % config.accumulation:
+        near = _nearest_divisor(config.global_batch, config.accumulation)
+        fault = f"{config.accumulation} does not divide globalBatch {config.global_batch}"
+        problems.add("accumulation", fault, near)
+    chunk = config.model.loss_chunk
+    if chunk and config.sequence_length % chunk:
+        near = _nearest_divisor(config.sequence_length, chunk)
+        fault = f"{chunk} does not divide sequenceLength {config.sequence_length}"
+        problems.add("model.lossChunk", fault, near)
+
+
+def _check_schedule(config: TrainerConfig, problems: Problems) -> None:
+    optimizer = config.optimizer
+    if optimizer.final_share > 1:
+        problems.add("optimizer.finalShare", f"{optimizer.final_share} is above 1", 1)
+    if optimizer.schedule == "wsd" and optimizer.decay_steps > config.steps:
+        fault = f"{optimizer.decay_steps} is more than all {config.steps} steps"
+        problems.add("optimizer.decaySteps", fault, config.steps)
+
+
 def _check_mesh(mesh: MeshConfig, problems: Problems) -> None:
-    sizes = {"slice": mesh.slice, "fsdp": mesh.fsdp, "tensor": mesh.tensor}
+    sizes = to_json(mesh)
     for name, size in sizes.items():
         if size == 0 and name != "slice":
             problems.add(f"mesh.{name}", "0 is no number of devices", 1)

@@ -39,7 +39,6 @@ def setting(
     at_least: float | None = None,
     above: float | None = None,
     choices: tuple[str, ...] = (),
-    derived: bool = False,
 ) -> T:
     """A documented field with its bounds.
 
@@ -49,14 +48,12 @@ def setting(
         at_least: smallest valid number.
         above: exclusive lower bound.
         choices: valid strings.
-        derived: the default is a marker that ``at_least`` does not hold for.
     """
     metadata = {
         "key": key,
         "at_least": at_least,
         "above": above,
         "choices": choices,
-        "derived": derived,
     }
     field: T = dataclasses.field(default=default, metadata=metadata)
     return field
@@ -119,16 +116,18 @@ def _value(
 
 
 def _fault_of_type(kind: type, raw: Any) -> str:
-    names = {int: "a whole number", float: "a number", str: "text"}
+    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
     accepted = (int, float) if kind is float else (kind,)
     # JSON's true is an int to Python, and never meant as one.
-    if isinstance(raw, accepted) and not isinstance(raw, bool):
+    if isinstance(raw, accepted) and isinstance(raw, bool) is (kind is bool):
         return ""
     return f"expected {names[kind]}, got {_shown(raw)}"
 
 
 def _converted(kind: type, raw: Any) -> object | None:
     """What the user probably meant, e.g. 16 for "16" or 16.0."""
+    if kind is bool:
+        return {"true": "true", "1": "true", "false": "false", "0": "false"}.get(str(raw).lower())
     if isinstance(raw, bool) or raw is None or kind is str:
         return None
     try:

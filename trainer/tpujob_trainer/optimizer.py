@@ -1,22 +1,49 @@
-"""AdamW with warm-up and cosine decay."""
+"""AdamW with a warm-up and one of three schedules."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax
 import optax
 
 from tpujob_trainer.config import OptimizerConfig
 
-#: The learning rate ends at this share of its peak.
-FINAL_SHARE = 0.1
-
 
 def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
-    """The optimizer of a run of ``steps`` steps."""
-    schedule = optax.warmup_cosine_decay_schedule(
-        init_value=0.0,
-        peak_value=config.learning_rate,
-        warmup_steps=min(config.warmup_steps, steps - 1),
-        decay_steps=steps,
-        end_value=FINAL_SHARE * config.learning_rate,
+    """The optimizer of a run of ``steps`` steps; weights decay, scales of norms do not."""
+    return optax.adamw(
+        make_schedule(config, steps),
+        b1=0.9,
+        b2=0.95,
+        weight_decay=config.weight_decay,
+        mask=_decays,
     )
-    return optax.adamw(schedule, b1=0.9, b2=0.95, weight_decay=config.weight_decay)
+
+
+def make_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
+    """The learning rate of each step: a linear warm-up, then by ``config.schedule``.
+
+    ``cosine`` falls to ``finalShare`` of the peak at the last step; ``wsd`` (warm-up,
+    stable, decay: Hu et al., 2024) stays at the peak and falls linearly over the last
+    ``decaySteps``; ``constant`` stays.
+    """
+    peak = config.learning_rate
+    warmup = min(config.warmup_steps, steps - 1)
+    final = config.final_share * peak
+    if config.schedule == "cosine":
+        return optax.warmup_cosine_decay_schedule(0.0, peak, warmup, steps, final)
+    schedules = [optax.linear_schedule(0.0, peak, warmup), optax.constant_schedule(peak)]
+    borders = [warmup]
+    if config.schedule == "wsd":
+        decay = config.decay_steps or max(1, steps // 5)
+        schedules.append(optax.linear_schedule(peak, final, decay))
+        borders.append(max(warmup, steps - decay))
+    return optax.join_schedules(schedules, borders)
+
+
+def _decays(params: Any) -> Any:
+    """Which weights decay: all matrices, embeddings among them, and no scale of a norm."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: "norm" not in jax.tree_util.keystr(path[-1:]), params
+    )

@@ -1,8 +1,8 @@
 """One table says over which mesh axes each named dimension is split.
 
 Mesh axes: ``slice`` is data parallelism over the data-centre network, ``fsdp``
-splits batch and weights over the chips of a slice, ``tensor`` splits heads and
-hidden units over neighbouring chips.
+splits batch and weights over the chips of a slice, ``context`` splits each row
+along its length, ``tensor`` splits heads and hidden units over neighbouring chips.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from tpujob_trainer.config import REST, MeshConfig, TrainerConfig
 
-AXES = ("slice", "fsdp", "tensor")
+AXES = ("slice", "fsdp", "context", "tensor")  # the last one over the fastest links
 
 #: Logical dimension → mesh axes. ``None`` dimensions of an array are replicated.
 RULES: dict[str, tuple[str, ...]] = {
     "batch": ("slice", "fsdp"),
+    "length": ("context",),
     "embed": ("fsdp",),
     "heads": ("tensor",),
     "kv_heads": ("tensor",),
@@ -59,6 +61,30 @@ def named(mesh: Mesh, *logical: str | None) -> NamedSharding:
     return NamedSharding(mesh, spec(*logical))
 
 
+def constrain(x: jax.Array, *logical: str | None) -> jax.Array:
+    """``x``, split over the mesh of the program being traced; unchanged without a mesh."""
+    if jax.sharding.get_abstract_mesh().empty:
+        return x
+    constrained: jax.Array = jax.lax.with_sharding_constraint(x, spec(*logical))
+    return constrained
+
+
+def platform() -> str:
+    """``tpu``, ``gpu`` or ``cpu``: where the program being traced will run.
+
+    That is the platform of the mesh's devices: a program for TPUs may be compiled on a
+    machine without any.
+    """
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return str(device.platform if device else jax.default_backend())
+
+
+def parts(*logical: str) -> int:
+    """Into how many blocks an array with these dimensions is split."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return math.prod(mesh.shape.get(axis, 1) for name in logical for axis in RULES[name])
+
+
 def copies(split: PartitionSpec, mesh: Mesh | AbstractMesh) -> int:
     """How many devices hold the same block of an array that is split like this."""
     if mesh.empty:
@@ -79,7 +105,7 @@ def axis_sizes(config: MeshConfig, *, devices: int, slices: int) -> dict[str, in
     Raises:
         ShardingError: the product is not the number of devices; says what would be.
     """
-    sizes = {"slice": config.slice or slices, "fsdp": config.fsdp, "tensor": config.tensor}
+    sizes = {**{axis: getattr(config, axis) for axis in AXES}, "slice": config.slice or slices}
     fixed = math.prod(size for size in sizes.values() if size != REST)
     rest = [name for name, size in sizes.items() if size == REST]
     if devices % fixed or (not rest and fixed != devices):
@@ -89,11 +115,15 @@ def axis_sizes(config: MeshConfig, *, devices: int, slices: int) -> dict[str, in
 
 
 def _fits(sizes: dict[str, int], devices: int) -> str:
-    divisors = [d for d in range(1, devices + 1) if devices % d == 0]
-    slice_size = sizes["slice"] if sizes["slice"] in divisors else 1
-    left = devices // slice_size
-    pairs = [f"{left // d}x{d}" for d in divisors if left % d == 0]
-    return f"with slice {slice_size}, fsdp x tensor can be {', '.join(pairs)}"
+    slice_size, context = sizes["slice"], sizes["context"]
+    if slice_size < 1 or devices % slice_size:
+        slice_size = 1
+    if context < 1 or devices // slice_size % context:
+        context = 1
+    left = devices // slice_size // context
+    pairs = [f"{left // d}x{d}" for d in range(1, left + 1) if left % d == 0]
+    fixed = f"slice {slice_size}" + (f", context {context}" if context > 1 else "")
+    return f"with {fixed}, fsdp x tensor can be {', '.join(pairs)}"
 
 
 def check_divides(config: TrainerConfig, sizes: dict[str, int]) -> None:
@@ -103,8 +133,10 @@ def check_divides(config: TrainerConfig, sizes: dict[str, int]) -> None:
         ShardingError: one line per field that does not divide, with the sizes that would.
     """
     model = config.model
+    micro = "" if config.accumulation == 1 else " / accumulation"
     dimensions = (
-        Dimension("globalBatch", config.global_batch, "batch"),
+        Dimension(f"globalBatch{micro}", config.global_batch // config.accumulation, "batch"),
+        Dimension("sequenceLength", config.sequence_length, "length"),
         Dimension("model.dModel", model.d_model, "embed"),
         Dimension("model.heads", model.heads, "heads"),
         Dimension("model.kvHeads", model.kv_heads, "kv_heads"),

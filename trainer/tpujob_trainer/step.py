@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, PartitionSpec
 
-from tpujob_trainer import model, sharding
+from tpujob_trainer import loss, model, sharding
 from tpujob_trainer.config import TrainerConfig
 from tpujob_trainer.optimizer import make_optimizer
 
@@ -33,32 +33,90 @@ def init_state(config: TrainerConfig) -> State:
     }
 
 
-def train_step(state: State, rows_BxM: jax.Array, config: TrainerConfig) -> tuple[State, Metrics]:
+def train_step(
+    state: State,
+    rows_BxM: jax.Array,
+    config: TrainerConfig,
+    segments_BxM: jax.Array | None = None,
+) -> tuple[State, Metrics]:
     """One optimizer step on a batch of rows of M = sequenceLength + 1 tokens.
+
+    A step whose loss or gradient is not finite changes nothing but the step's number.
+
+    Args:
+        state: parameters, optimizer state and number of steps so far.
+        rows_BxM: tokens.
+        config: of the run.
+        segments_BxM: number of each token's document; 0 is padding.
 
     Returns:
         The next state, and ``loss`` (nats per token) and ``grad_norm`` before it.
     """
-
-    def mean_loss(params: model.Params) -> tuple[jax.Array, jax.Array]:
-        losses_BxL = model.token_losses(params, rows_BxM, config.model)
-        return jnp.mean(losses_BxL), losses_BxL
-
-    grads, losses_BxL = jax.grad(mean_loss, has_aux=True)(state["params"])
+    grads, losses_BxL = _gradients(state["params"], rows_BxM, config, segments_BxM)
     squares, total = global_sums(
-        [(grads, model.specs(config.model), jnp.square), (losses_BxL, sharding.spec("batch"), None)]
+        [
+            (grads, model.specs(config.model), jnp.square),
+            (losses_BxL, sharding.spec("batch", "length"), None),
+        ]
     )
-    loss, grad_norm = total / losses_BxL.size, jnp.sqrt(squares)
+    mean_loss, grad_norm = total, jnp.sqrt(squares)
     # Clipped here and not by Optax, whose norm costs one collective for each weight.
     clip = jnp.minimum(1.0, config.optimizer.clip_norm / grad_norm)
     grads = jax.tree.map(lambda grad: grad * clip, grads)
     updates, optimizer = optimizer_of(config).update(grads, state["optimizer"], state["params"])
-    following = {
-        "params": optax.apply_updates(state["params"], updates),
-        "optimizer": optimizer,
-        "step": state["step"] + 1,
-    }
-    return following, {"loss": loss, "grad_norm": grad_norm}
+    updated = {"params": optax.apply_updates(state["params"], updates), "optimizer": optimizer}
+    # The norm is not finite if any part of any gradient is not.
+    is_finite = jnp.isfinite(mean_loss) & jnp.isfinite(grad_norm)
+    following = jax.tree.map(
+        lambda new, old: jnp.where(is_finite, new, old),
+        updated,
+        {name: state[name] for name in updated},
+    )
+    return {**following, "step": state["step"] + 1}, {"loss": mean_loss, "grad_norm": grad_norm}
+
+
+def _gradients(
+    params: model.Params,
+    rows_BxM: jax.Array,
+    config: TrainerConfig,
+    segments_BxM: jax.Array | None,
+) -> tuple[model.Params, jax.Array]:
+    """Gradients of the batch's mean loss, and each token's share of that mean, B x L."""
+    share_BxL = _shares(rows_BxM, segments_BxM)
+
+    def total(params: model.Params, micro: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
+        rows, shares, segments = micro
+        losses = model.token_losses(params, rows, config.model, segments) * shares
+        return jnp.sum(losses), losses
+
+    gradient = jax.grad(total, has_aux=True)
+    count = config.accumulation
+    if count == 1:
+        grads, losses_BxL = gradient(params, (rows_BxM, share_BxL, segments_BxM))
+        return grads, losses_BxL
+
+    def add(sums: model.Params, micro: tuple[Any, ...]) -> tuple[model.Params, jax.Array]:
+        grads, losses = gradient(params, micro)
+        return jax.tree.map(jnp.add, sums, grads), losses
+
+    micros = jax.tree.map(lambda x: _micro_batches(x, count), (rows_BxM, share_BxL, segments_BxM))
+    sums, losses_NxBxL = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), micros)
+    return sums, jnp.swapaxes(losses_NxBxL, 0, 1).reshape(share_BxL.shape)
+
+
+def _shares(rows_BxM: jax.Array, segments_BxM: jax.Array | None) -> jax.Array:
+    """The weight of each target in the mean over a batch, B x L; all together 1."""
+    batch, length = rows_BxM.shape[0], rows_BxM.shape[1] - 1
+    if segments_BxM is None:
+        return jnp.full((batch, length), 1 / (batch * length), jnp.float32)
+    counted_BxL = loss.counted(segments_BxM)
+    return counted_BxL / jnp.maximum(1, jnp.sum(counted_BxL))
+
+
+def _micro_batches(x_BxM: jax.Array, count: int) -> jax.Array:
+    """Every ``count``-th row makes a micro batch, so that each device keeps its own rows."""
+    x_BxNxM = x_BxM.reshape(x_BxM.shape[0] // count, count, *x_BxM.shape[1:])
+    return sharding.constrain(jnp.swapaxes(x_BxNxM, 0, 1), None, "batch", None)
 
 
 Summand = tuple[Any, Any, Callable[[jax.Array], jax.Array] | None]

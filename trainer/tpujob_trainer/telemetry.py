@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
 
 import tpujob
@@ -15,6 +16,11 @@ def say(world: World, text: str) -> None:
     """A line for people, from the leader only."""
     if world.is_leader:
         print(text, flush=True)
+
+
+def event(world: World, name: str, **values: object) -> None:
+    """A line of JSON for programs about something out of the ordinary, from the leader only."""
+    say(world, json.dumps({"event": name, **values}))
 
 
 @dataclasses.dataclass(slots=True)
@@ -53,10 +59,11 @@ class StepReport:
 
     def line(self) -> str:
         """One line of JSON."""
-        values: dict[str, float | int] = {
+        values: dict[str, float | None] = {
             "step": self.step,
-            "loss": self.loss,  # in full: losses of two runs are compared exactly
-            "gradNorm": round(self.grad_norm, 4),
+            # In full: losses of two runs are compared exactly.
+            "loss": _number(self.loss),
+            "gradNorm": _number(round(self.grad_norm, 4)),
             "ms": round(self.ms, 2),
             "inputWaitMs": round(self.input_wait_ms, 2),
         }
@@ -65,10 +72,18 @@ class StepReport:
         return json.dumps(values)
 
 
+def _number(value: float) -> float | None:
+    """JSON knows neither NaN nor infinity."""
+    return value if math.isfinite(value) else None
+
+
 def report(world: World, step: StepReport, *, log_every: int) -> None:
     """Tell the agent about a finished step, and stdout about every ``log_every``-th."""
     tpujob.step(
-        step.step, loss=step.loss, tokens=step.tokens, input_wait_s=step.input_wait_ms / 1000
+        step.step,
+        loss=_number(step.loss),
+        tokens=step.tokens,
+        input_wait_s=step.input_wait_ms / 1000,
     )
     if world.is_leader and step.step % log_every == 0:
         print(step.line(), flush=True)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
 import tpujob
@@ -30,7 +29,7 @@ from tpujob_trainer.telemetry import PhaseClock, StepReport, say
 
 
 class DivergedError(RuntimeError):
-    """The loss is no number any more."""
+    """Too many steps in a row had a loss or gradient that is no number."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ def train(config: TrainerConfig, world: World) -> ExitCode:
         CheckpointUnusableError: checkpoints cannot be written or are of another model.
         CheckpointBadError: checkpoints exist, and none is good.
         PeerLostError: another process is gone.
-        DivergedError: the loss is no number.
+        DivergedError: loss or gradient stay no number.
     """
     clock = PhaseClock(world)
     clock.enter(Phase.INIT)
@@ -167,6 +166,11 @@ def _loop(
     return 0
 
 
+def skipped_in_a_row(before: int, loss: float, grad_norm: float) -> int:
+    """How many steps up to this one were skipped, as ``train_step`` does if a number is none."""
+    return 0 if math.isfinite(loss) and math.isfinite(grad_norm) else before + 1
+
+
 class _Reporter:
     """Reads the metrics of steps, one step late, and tells about them."""
 
@@ -175,6 +179,7 @@ class _Reporter:
         self._pending: _Dispatched | None = None
         self._ended = time.perf_counter()
         self._is_first = True
+        self._skipped = 0  # steps in a row, up to the one reported last
 
     def dispatched(self, following: _Dispatched) -> None:
         """Take over a dispatched step and report the one before it."""
@@ -185,7 +190,7 @@ class _Reporter:
         """Wait for the pending step and report it.
 
         Raises:
-            DivergedError: its loss is no number.
+            DivergedError: it was skipped, and too many before it.
         """
         pending, self._pending = self._pending, None
         if pending is None:
@@ -193,14 +198,25 @@ class _Reporter:
         loss = float(pending.metrics["loss"])
         now = time.perf_counter()
         step_s, self._ended = now - self._ended, now
-        if not math.isfinite(loss):
-            raise DivergedError(
-                f"the loss of step {pending.step} is {loss}: lower optimizer.learningRate, or "
-                "resume from an older checkpoint"
-            )
-        self._report(pending, loss, step_s)
+        grad_norm = float(pending.metrics["grad_norm"])
+        self._skipped = skipped_in_a_row(self._skipped, loss, grad_norm)
+        if self._skipped:
+            self._tell_skip(pending.step, loss, grad_norm)
+        self._report(pending, loss, grad_norm, step_s)
 
-    def _report(self, pending: _Dispatched, loss: float, step_s: float) -> None:
+    def _tell_skip(self, step: int, loss: float, grad_norm: float) -> None:
+        """Every process sees the same numbers, and gives up after the same step."""
+        limit = self._run.config.max_skipped_steps
+        numbers = {"loss": str(loss), "gradNorm": str(grad_norm)}
+        telemetry.event(self._run.world, "skip", step=step, inARow=self._skipped, **numbers)
+        if self._skipped > limit:
+            raise DivergedError(
+                f"step {step} has a loss of {loss} and a gradient norm of {grad_norm}, and is the "
+                f"{self._skipped}. in a row that was skipped for this (maxSkippedSteps {limit}): "
+                "lower optimizer.learningRate, or resume from an older checkpoint"
+            )
+
+    def _report(self, pending: _Dispatched, loss: float, grad_norm: float, step_s: float) -> None:
         run, config = self._run, self._run.config
         if self._is_first:
             self._is_first = False
@@ -209,7 +225,7 @@ class _Reporter:
         report = StepReport(
             step=pending.step,
             loss=loss,
-            grad_norm=float(np.asarray(pending.metrics["grad_norm"])),
+            grad_norm=grad_norm,
             ms=step_s * 1000,
             input_wait_ms=pending.input_wait_s * 1000,
             tokens=config.global_batch * config.sequence_length,

@@ -1,0 +1,185 @@
+"""Causal attention behind one call: splash on TPU, cuDNN on GPU, XLA anywhere.
+
+Letters: B batch, L length, H query heads, K key/value heads, C width of a head.
+Over a ``context`` axis queries stay split by length, and keys and values are gathered.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import NamedSharding, PartitionSpec
+
+from tpujob_trainer import sharding
+from tpujob_trainer.sharding import ShardingError
+
+#: Name of attention's result, for rematerialisation policies.
+SAVED = "attention"
+#: Splash works on blocks of this many positions at least: the lanes of a TPU.
+_LANES = 128
+#: Longest block of positions that splash takes at a time.
+_BLOCK = 512
+
+
+def attention(
+    q_BxLxHxC: jax.Array,
+    k_BxLxKxC: jax.Array,
+    v_BxLxKxC: jax.Array,
+    *,
+    kind: str,
+    segments_BxL: jax.Array | None = None,
+) -> jax.Array:
+    """Causal attention with grouped queries (Ainslie et al., 2023), B x L x H x C.
+
+    Args:
+        q_BxLxHxC: queries.
+        k_BxLxKxC: keys; K divides H.
+        v_BxLxKxC: values.
+        kind: ``splash``, ``cudnn``, ``xla``, or ``auto`` for what suits the devices.
+        segments_BxL: number of each token's document; nothing attends across documents.
+
+    Raises:
+        ShardingError: this kind does not work on these devices or sizes.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    context = 1 if mesh.empty else mesh.shape["context"]
+    length, width = q_BxLxHxC.shape[1], q_BxLxHxC.shape[3]
+    chosen = choose(kind, sharding.platform(), length=length, width=width, context=context)
+    if chosen == "splash":
+        mixed_BxLxHxC = _splash(q_BxLxHxC, k_BxLxKxC, v_BxLxKxC, segments_BxL)
+    else:
+        mixed_BxLxHxC = _dot_product(q_BxLxHxC, k_BxLxKxC, v_BxLxKxC, segments_BxL, chosen)
+    named: jax.Array = checkpoint_name(mixed_BxLxHxC, SAVED)
+    return named
+
+
+def choose(kind: str, platform: str, *, length: int, width: int, context: int) -> str:
+    """The kind of attention to use: ``splash``, ``cudnn`` or ``xla``.
+
+    Args:
+        kind: what the configuration says.
+        platform: of the devices.
+        length: positions of a row.
+        width: of a head.
+        context: devices among which a row is split.
+
+    Raises:
+        ShardingError: the configuration asks for a kind that does not work here.
+    """
+    faults = {
+        "splash": _fault_of_splash(length, context),
+        "cudnn": _fault_of_cudnn(platform, width, context),
+        "xla": "",
+    }
+    if kind == "auto":
+        best = {"tpu": "splash", "gpu": "cudnn"}.get(platform, "xla")
+        return "xla" if faults[best] else best
+    if faults[kind]:
+        raise ShardingError(f"model.attention {kind}: {faults[kind]}; take xla or auto")
+    return kind
+
+
+def _fault_of_splash(length: int, context: int) -> str:
+    if length % (_LANES * context) == 0:
+        return ""
+    return f"sequenceLength {length} is no multiple of {_LANES} on each of {context} context shards"
+
+
+def _fault_of_cudnn(platform: str, width: int, context: int) -> str:
+    if platform != "gpu":
+        return f"the devices are {platform}, not gpu"
+    if width % 8 or width > 256:
+        return f"heads are {width} wide, and have to be a multiple of 8 up to 256"
+    return "" if context == 1 else "rows cannot be split over a context axis"
+
+
+def _dot_product(
+    q_BxLxHxC: jax.Array,
+    k_BxLxKxC: jax.Array,
+    v_BxLxKxC: jax.Array,
+    segments_BxL: jax.Array | None,
+    implementation: str,
+) -> jax.Array:
+    mask = None
+    if segments_BxL is not None:
+        mask = (segments_BxL[:, :, None] == segments_BxL[:, None, :])[:, None]
+    k, v = _gathered(k_BxLxKxC), _gathered(v_BxLxKxC)
+    attend = functools.partial(
+        jax.nn.dot_product_attention, q_BxLxHxC, k, v, mask=mask, is_causal=True
+    )
+    if implementation == "cudnn":
+        # cuDNN computes in bfloat16 alone, and says what else it lacks only when asked.
+        try:
+            return jnp.asarray(attend(implementation="cudnn"))
+        except (NotImplementedError, RuntimeError, ValueError) as error:
+            print(f"cuDNN attention is not possible ({error}), taking XLA's", flush=True)
+    return jnp.asarray(attend(implementation="xla"))
+
+
+def _gathered(x_BxLxKxC: jax.Array) -> jax.Array:
+    return sharding.constrain(x_BxLxKxC, "batch", None, "kv_heads", None)
+
+
+def _splash(
+    q_BxLxHxC: jax.Array,
+    k_BxLxKxC: jax.Array,
+    v_BxLxKxC: jax.Array,
+    segments_BxL: jax.Array | None,
+) -> jax.Array:
+    """TPU's flash attention kernel, which skips the blocks that the mask leaves empty."""
+    from jax.experimental.pallas.ops.tpu import (  # noqa: PLC0415 - 0.3 s that only TPUs need
+        splash_attention as splash,
+    )
+
+    _, length, heads, width = q_BxLxHxC.shape
+    mesh = jax.sharding.get_abstract_mesh()
+    shards = {"context": 1, "tensor": 1} if mesh.empty else mesh.shape
+    block = _block(length // shards["context"])
+    kernel = splash.make_splash_mha(
+        splash.MultiHeadMask([splash.CausalMask((length, length))] * heads),
+        block_sizes=splash.BlockSizes(
+            block_q=block,
+            block_kv=block,
+            block_q_dkv=block,
+            block_kv_dkv=block,
+            use_fused_bwd_kernel=True,
+        ),
+        head_shards=shards["tensor"],
+        q_seq_shards=shards["context"],
+        residual_checkpoint_name=SAVED,
+        interpret=sharding.platform() != "tpu",
+    )
+
+    def of_blocks(
+        kernel: splash.splash_attention_kernel.SplashAttentionKernel, *blocks: jax.Array
+    ) -> jax.Array:
+        q, k, v, *segments = blocks
+        ids = [splash.SegmentIds(*segments)] if segments else []
+        return jnp.asarray(jax.vmap(kernel)(q, k, v, *ids))
+
+    q = q_BxLxHxC.swapaxes(1, 2) * jnp.asarray(width**-0.5, q_BxLxHxC.dtype)
+    blocks = [q, k_BxLxKxC.swapaxes(1, 2), v_BxLxKxC.swapaxes(1, 2)]
+    names: list[tuple[str | None, ...]] = [
+        ("batch", "heads", "length", None),
+        ("batch", "kv_heads", None, None),
+        ("batch", "kv_heads", None, None),
+    ]
+    if segments_BxL is not None:
+        blocks += [segments_BxL, segments_BxL]
+        names += [("batch", "length"), ("batch", None)]
+    if mesh.empty:
+        return of_blocks(kernel, *blocks).swapaxes(1, 2)
+    specs = [sharding.spec(*name) for name in names]
+    of_mask = kernel.manual_sharding_spec(NamedSharding(mesh, PartitionSpec("tensor", "context")))
+    mapped = jax.shard_map(
+        of_blocks, in_specs=(of_mask, *specs), out_specs=specs[0], check_vma=False
+    )
+    return jnp.asarray(mapped(kernel, *blocks)).swapaxes(1, 2)
+
+
+def _block(length: int) -> int:
+    """The longest block of positions that divides ``length``."""
+    return next(b for b in range(_BLOCK, 0, -_LANES) if length % b == 0)
