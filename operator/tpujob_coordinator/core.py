@@ -20,14 +20,16 @@ from tpujob_agent.protocol import (
     ProcessState,
     Refused,
     Report,
+    Stacks,
     Stop,
 )
 from tpujob_coordinator import adoption, membership
 from tpujob_coordinator.adoption import Finding, Found
 from tpujob_coordinator.budgets import Budgets, Verdict
 from tpujob_coordinator.ending import Ending, end_of_member, end_of_trainer, is_success
+from tpujob_coordinator.hangs import Inquiry
 from tpujob_coordinator.membership import Member, Place, World
-from tpujob_coordinator.messages import give_up_message
+from tpujob_coordinator.messages import gave_up
 from tpujob_coordinator.progress import Progress
 from tpujob_coordinator.roster import Roster
 from tpujob_coordinator.stages import Send, Stage
@@ -55,6 +57,7 @@ class Core:
         self.world: World | None = None
         self.progress: Progress | None = None
         self.ending: Ending | None = None
+        self.inquiry: Inquiry | None = None  # into a world that hangs
         self.newest_generation = 0
         self.backoff_until_ms = 0
         self.committed_step = 0
@@ -83,7 +86,7 @@ class Core:
             self._supersede(known, hello, now_ms)
         member = Member(hello, connection, now_ms)
         self.roster.join(member)
-        self._append(now_ms, EventKind.MEMBER_JOINED, _who(member) | {"ip": hello.ip})
+        self._append(now_ms, EventKind.MEMBER_JOINED, member.identity | {"ip": hello.ip})
         return self._done()
 
     def message(self, connection: int, message: Message, now_ms: int) -> list[Send]:
@@ -109,6 +112,7 @@ class Core:
         if self.stage is Stage.RUNNING:
             self._tell_progress(now_ms)
             self._finish_if_done(now_ms)
+            self._judge_hang(now_ms)
         if self.stage is Stage.ENDING:
             self._conclude(now_ms)
         if self.stage is Stage.FORMING and now_ms >= self.backoff_until_ms:
@@ -127,10 +131,10 @@ class Core:
 
     def finish(self) -> list[Send]:
         """Orders that end all agents, when the job has finished."""
-        reason = "every trainer exited 0"
+        order = Finish(0, "every trainer exited 0")
         for member in self.members.values():
             if member.connection is not None:
-                self._effects.append(Send(member.connection, Finish(0, reason), is_last=True))
+                self._effects.append(Send(member.connection, order, is_last=True))
         return self._done()
 
     def _done(self) -> list[Send]:
@@ -156,7 +160,7 @@ class Core:
         if self._is_at_stake(member):
             end = end_of_member(member, Cause.NODE, reason, min(onset_ms, now_ms))
             self._lost(end, now_ms)
-        self._append(now_ms, EventKind.MEMBER_LEFT, _who(member) | {"reason": reason})
+        self._append(now_ms, EventKind.MEMBER_LEFT, member.identity | {"reason": reason})
         if self.ending:
             self.ending.waiting.discard(member.place)
 
@@ -172,7 +176,7 @@ class Core:
 
     def _leaving(self, member: Member, message: Leaving, now_ms: int) -> None:
         member.is_leaving = True
-        data = _who(member) | {"graceMs": message.grace_ms}
+        data = member.identity | {"graceMs": message.grace_ms}
         self._append(now_ms, EventKind.DRAINING, data)
         if self._is_at_stake(member):
             at_ms = member.to_our_clock(message.sent_at_ms, now_ms)
@@ -224,13 +228,30 @@ class Core:
         if self.progress:
             self.progress.take(member, report, now_ms)
         if report.state is ProcessState.RUNNING or is_success(report):
+            self._hear(member, report, now_ms)
             return
         self._lost(end_of_trainer(member, report, now_ms), now_ms)
+
+    def _hear(self, member: Member, report: Report, now_ms: int) -> None:
+        """A first alarm makes everybody tell where they are; see ``_judge_hang``."""
+        if report.stalled and self.inquiry is None and self.world:
+            self.inquiry = Inquiry(now_ms)
+            for place in self.world.places:
+                if other := self.members.get(place):
+                    self._send(other, Stacks(self.world.generation))
+        if self.inquiry:
+            self.inquiry.take(member.place, report)
+
+    def _judge_hang(self, now_ms: int) -> None:
+        if self.inquiry and self.world and self.inquiry.is_over(self.world.places, now_ms):
+            self._lost(self.inquiry.verdict(self.world, self.members, now_ms), now_ms)
 
     def _report_of_ending(self, member: Member, report: Report, now_ms: int) -> None:
         ending = self.ending
         if ending is None:
             return
+        if self.inquiry:
+            self.inquiry.take(member.place, report)
         if report.state is ProcessState.RUNNING:
             if member.is_unsure:  # the Stop may have been lost with the old connection
                 member.is_unsure = False
@@ -317,9 +338,11 @@ class Core:
         ending.waiting.intersection_update(self.members)  # who has left has no process
         if ending.waiting:
             return
+        if self.inquiry:  # who hangs is to blame for peers that gave up on it
+            ending.ends.append(self.inquiry.verdict(world, self.members, now_ms))
         self._tell_loss(now_ms)
         self._append(now_ms, EventKind.GENERATION_STOPPED, {"generation": world.generation})
-        self.ending, self.progress = None, None
+        self.ending, self.progress, self.inquiry = None, None, None
         end = ending.culprit()
         self.budgets, verdict = self.budgets.charge(end.cause)
         if verdict.spent:
@@ -339,17 +362,13 @@ class Core:
     def _give_up(self, end: End, verdict: Verdict, now_ms: int) -> None:
         self.stage = Stage.GAVE_UP
         assert verdict.spent is not None
-        data = {
-            "cause": end.cause.value,
-            "budget": verdict.spent.value,
-            "message": give_up_message(end, verdict.spent, self.budgets, self.committed_step),
-        }
+        data = gave_up(end, verdict.spent, self.budgets, self.committed_step)
         self._append(now_ms, EventKind.GAVE_UP, data)
 
     def _finish_if_done(self, now_ms: int) -> None:
-        if self.world is None or self.stage is not Stage.RUNNING:
+        if self.world is None or self.progress is None or self.stage is not Stage.RUNNING:
             return
-        if self.progress is None or len(self.progress.finished) < len(self.world.places):
+        if len(self.progress.finished) < len(self.world.places):
             return
         self._tell_progress(now_ms, is_last=True)
         self.stage = Stage.FINISHED
@@ -376,8 +395,3 @@ class Core:
 
 
 _LIVE = (Stage.RUNNING, Stage.ENDING)
-
-
-def _who(member: Member) -> dict[str, Any]:
-    hello = member.hello
-    return {"slice": hello.slice, "host": hello.host, "node": hello.node, "pod": hello.pod}

@@ -22,9 +22,9 @@ class Ending:
     told: End | None = None  # the culprit, once the LOSS is in the timeline
 
     def add(self, end: End) -> None:
-        """One more member has ended; a leaving member's process is alive still."""
+        """One more member has ended; a leaving or hung member's process is alive still."""
         self.ends.append(end)
-        if end.cause is not Cause.PREEMPTION:
+        if end.cause not in (Cause.PREEMPTION, Cause.HANG):
             self.waiting.discard(end.place)
 
     def culprit(self) -> End:

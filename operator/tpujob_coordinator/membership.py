@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tpujob_agent.protocol import (
     JAX_PORT_SPAN,
@@ -42,6 +42,12 @@ class Member:
     def place(self) -> Place:
         """Slice and host."""
         return Place(self.hello.slice, self.hello.host)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Who it is, as the timeline's events say."""
+        hello = self.hello
+        return {"slice": hello.slice, "host": hello.host, "node": hello.node, "pod": hello.pod}
 
     @property
     def is_idle(self) -> bool:

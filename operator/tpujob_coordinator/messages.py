@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tpujob_agent.protocol import Budget
 from tpujob_coordinator.budgets import Budgets
 from tpujob_coordinator.verdicts import End
@@ -17,7 +19,13 @@ _ADVICE = {
 }
 
 
-def give_up_message(end: End, spent: Budget, budgets: Budgets, committed_step: int) -> str:
+def gave_up(end: End, spent: Budget, budgets: Budgets, committed_step: int) -> dict[str, Any]:
+    """Data of the GAVE_UP event."""
+    message = _give_up_message(end, spent, budgets, committed_step)
+    return {"cause": end.cause.value, "budget": spent.value, "message": message}
+
+
+def _give_up_message(end: End, spent: Budget, budgets: Budgets, committed_step: int) -> str:
     """Why no further restart is tried, what was the last cause, and what to do."""
     limit = budgets.limits[spent.value]
     where = f"slice {end.place.slice} host {end.place.host}"

@@ -36,6 +36,7 @@ class SimAgent:
     next_run: protocol.Run | None = None
     is_leaving: bool = False
     finished: bool = False
+    orders: list[Message] = dataclasses.field(default_factory=list)  # all that came
     inbox: collections.deque[Message] = dataclasses.field(default_factory=collections.deque)
     outbox: collections.deque[Message] = dataclasses.field(default_factory=collections.deque)
 
@@ -54,6 +55,7 @@ class SimAgent:
 
     def obey(self, message: Message, now_ms: int) -> None:
         """Process one message of the coordinator."""
+        self.orders.append(message)
         if isinstance(message, protocol.Run):
             if self.is_leaving or message.generation <= self.newest:
                 self.tell(now_ms)

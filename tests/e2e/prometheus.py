@@ -89,7 +89,7 @@ class Prometheus:
         values = [*self.query(expression).values()]
         return values[0] if len(values) == 1 else None
 
-    def wait_value(self, expression: str, limit_s: float = 30.0) -> float:
+    def wait_value(self, expression: str, limit_s: float = 120.0) -> float:
         """Wait until a query has a value."""
         found = wait_until(lambda: self.query(expression), f"{expression}; {self.tail()}", limit_s)
         return next(iter(found.values()))

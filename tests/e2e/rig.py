@@ -16,8 +16,8 @@ from tests.e2e.access import Access
 from tpujob_operator.core.kinds import JOB_SET, POD, TPU_TRAINING_JOB, Kind
 
 #: Under load a container may take seconds to start, and an image to be unpacked.
-START_S = 90.0
-RECOVER_S = 60.0
+START_S = 180.0
+RECOVER_S = 120.0
 ROOT_FOLDER = "/shared"
 TRAINER = "trainer"
 ENDED = ("Succeeded", "Failed")

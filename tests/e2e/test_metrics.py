@@ -43,7 +43,9 @@ def test_prometheus_finds_what_status_says(jobs: Jobs, tmp_path: Path) -> None:
 def _check_while_training(jobs: Jobs, prometheus: Prometheus, created_s: float) -> None:
     before_s = jobs.status("j")["goodput"]["wallSeconds"]
     wall = _wall(jobs)
-    wait_until(lambda: (prometheus.value(wall) or 0) >= before_s, "metrics follow status", 30)
+    wait_until(
+        lambda: (prometheus.value(wall) or 0) >= before_s, "metrics follow status", RECOVER_S
+    )
     # One query, so that all its values are of one scrape.
     scraped_at_s = f"timestamp({_of(jobs, 'tpujob_unsettled_seconds')})"
     drift_s = prometheus.wait_value(f"sum({scraped_at_s}) - ({wall})") - created_s
@@ -63,7 +65,7 @@ def _check_at_the_end(jobs: Jobs, prometheus: Prometheus, goodput: Object) -> No
     def is_final() -> bool:
         return prometheus.value(_wall(jobs)) == pytest.approx(wall_s, abs=0.001)
 
-    wait_until(is_final, f"the final wall time {wall_s}", 30)
+    wait_until(is_final, f"the final wall time {wall_s}", RECOVER_S)
     by_type = prometheus.query(f"sum by (type) ({_of(jobs, 'tpujob_time_seconds_total')})")
     assert by_type.keys() == {kind.value for kind in TimeType}
     assert by_type["productive"] > 0

@@ -8,7 +8,7 @@ import pytest
 
 from localcluster.cluster import Cluster
 from tests.conftest import start_control_plane
-from tests.operator.rig import COLLECTOR_S, Jobs, OperatorProcess, running, wait_until
+from tests.operator.rig import Jobs, OperatorProcess, running, wait_until
 from tpujob_operator.core.kinds import JOB, JOB_SET, SECRET, SERVICE, TPU_TRAINING_JOB
 
 pytestmark = pytest.mark.control_plane
@@ -94,7 +94,7 @@ def test_namesake_of_a_deleted_job_starts_anew(
         own_jobs.delete(TPU_TRAINING_JOB, "j")
         own_jobs.wait_gone(TPU_TRAINING_JOB, "j")
         job = own_jobs.create("j")
-        own_jobs.wait_gone(JOB_SET, "j-1", old, COLLECTOR_S)
+        own_jobs.wait_gone(JOB_SET, "j-1", old)
         owners = own_jobs.wait(JOB_SET, "j-1")["metadata"]["ownerReferences"]
         assert [owner["uid"] for owner in owners] == [job["metadata"]["uid"]]
         own_jobs.wait_pods("j", 3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import selectors
 import signal
@@ -12,13 +11,14 @@ import sys
 import time
 import uuid
 
-from tpujob_agent import processes, protocol
+from tpujob_agent import processes, protocol, runs
 from tpujob_agent.child import Start
 from tpujob_agent.command import Kind, Program
 from tpujob_agent.launcher import Answer, Launcher
 from tpujob_agent.output import Output
-from tpujob_agent.protocol import Env, ProcessState, Report
+from tpujob_agent.protocol import ProcessState, Report
 from tpujob_agent.settings import Settings
+from tpujob_agent.stalls import Stalls
 from tpujob_agent.stream import Stream
 from tpujob_agent.trainer import Exit, Trainer, now_ms, record_path
 
@@ -176,8 +176,9 @@ class Agent:
         settings.run_dir.mkdir(parents=True, exist_ok=True)
         record = record_path(settings.run_dir, settings.pod)
         output = Output(sys.stdout.fileno(), settings.progress_pattern)
-        trainer = self._trainer = Trainer(run.generation, record, output)
-        if run.process_id == 0 and (problem := _port_problem(run.leader)):
+        stalls = Stalls(settings.hang, runs.stacks_path(record))
+        trainer = self._trainer = Trainer(run.generation, record, output, stalls)
+        if run.process_id == 0 and (problem := runs.port_problem(run.leader)):
             output.close_writer()
             trainer.end(Exit(at_ms=now_ms(), killed_by_agent=problem))
             return
@@ -185,7 +186,7 @@ class Agent:
         start = Start(
             generation=run.generation,
             program=self._launcher.program,
-            env=_environment(run, str(record)),
+            env=runs.environment(run, record),
             wait_for=run.leader if run.process_id else "",
         )
         self._launcher.start(start, output.writer)
@@ -212,6 +213,14 @@ class Agent:
     def _stop(self) -> None:
         if self._trainer and self._trainer.is_alive and not self._trainer.is_stopping:
             self._trainer.is_stopping = True
+            self._launcher.kill()
+
+    def _end_if_stalled(self) -> None:
+        """Nobody has decided about a hung trainer: the coordinator is away."""
+        trainer = self._trainer
+        if trainer and trainer.is_alive and not trainer.is_stopping and trainer.stalls.is_overdue:
+            log(f"killing the trainer: {trainer.stalls.reason}\n{trainer.stalls.answer}")
+            trainer.is_stopping = trainer.is_condemned = True
             self._launcher.kill()
 
     def _on_exit(self, result: Exit) -> None:
@@ -275,28 +284,42 @@ class Agent:
                 self._selector.unregister(key.fileobj)
 
     def _obey(self, message: protocol.Message) -> None:
-        trainer = self._trainer
         if isinstance(message, protocol.Run):
-            if message.generation > self._newest and self._exit_code is None:
-                self._next_run = message
-                self._stop()  # the coordinator has ended what may still be running
-            self._start_if_free()
-            self._report_at = 0.0  # a refusal shows as a report of the newer state
+            self._on_run(message)
         elif isinstance(message, protocol.Stop):
-            if self._next_run and self._next_run.generation <= message.generation:
-                self._next_run = None
-            if trainer and trainer.generation <= message.generation:
-                self._stop()
-            self._report_at = 0.0
-        elif isinstance(message, protocol.Save):
-            if trainer and trainer.is_alive and trainer.generation == message.generation:
-                trainer.ask_for_save(message)
+            self._on_stop(message)
+        elif isinstance(message, protocol.Save | protocol.Stacks):
+            self._on_order(message)
         elif isinstance(message, protocol.Finish):
             log(f"finished: {message.reason}")
             self._exit_code = message.exit_code
             self._stop()
         elif isinstance(message, protocol.Refused):
             self._on_refused(message.reason)
+
+    def _on_run(self, run: protocol.Run) -> None:
+        if run.generation > self._newest and self._exit_code is None:
+            self._next_run = run
+            self._stop()  # the coordinator has ended what may still be running
+        self._start_if_free()
+        self._report_at = 0.0  # a refusal shows as a report of the newer state
+
+    def _on_stop(self, stop: protocol.Stop) -> None:
+        if self._next_run and self._next_run.generation <= stop.generation:
+            self._next_run = None
+        if self._trainer and self._trainer.generation <= stop.generation:
+            self._stop()
+        self._report_at = 0.0
+
+    def _on_order(self, order: protocol.Save | protocol.Stacks) -> None:
+        """Orders to the running trainer; one for another generation comes too late."""
+        trainer = self._trainer
+        if trainer is None or not trainer.is_alive or trainer.generation != order.generation:
+            return
+        if isinstance(order, protocol.Save):
+            trainer.ask_for_save(order)
+        else:
+            trainer.stalls.ask(trainer.pid)
 
     def _on_refused(self, reason: str) -> None:
         if reason != self._refusal:
@@ -307,6 +330,7 @@ class Agent:
 
     def _report_if_due(self) -> None:
         look = self._trainer.look() if self._trainer else (self._newest,)
+        self._end_if_stalled()
         is_due = time.monotonic() >= self._report_at
         if self._trainer and self._trainer.has_many_losses:
             is_due = True
@@ -360,37 +384,3 @@ def _log_ready(answer: Answer) -> None:
     if details["threads"] > 1:
         log(f"the fork server has {details['threads']} threads after preloading: forks may hang")
     log(f"ready to fork trainers after {details['seconds']:.2f} s of imports")
-
-
-def _environment(run: protocol.Run, record: str) -> dict[str, str]:
-    ceiling = "" if run.step_ceiling is None else str(run.step_ceiling)
-    megascale = {  # libtpu's own names, where the operator has set them for several slices
-        "MEGASCALE_SLICE_ID": str(run.slice_id),
-        "MEGASCALE_NUM_SLICES": str(run.num_slices),
-        "MEGASCALE_COORDINATOR_ADDRESS": run.leader.rpartition(":")[0],
-    }
-    return {name: value for name, value in megascale.items() if name in os.environ} | {
-        Env.RECORD: record,
-        Env.GENERATION: str(run.generation),
-        Env.SLICE_ID: str(run.slice_id),
-        Env.NUM_SLICES: str(run.num_slices),
-        Env.STEP_CEILING: ceiling,
-        Env.JAX_COORDINATOR_ADDRESS: run.leader,
-        Env.JAX_NUM_PROCESSES: str(run.num_processes),
-        Env.JAX_PROCESS_ID: str(run.process_id),
-    }
-
-
-def _port_problem(leader: str) -> str:
-    """Why the leader cannot listen on its port; empty when it can."""
-    port = int(leader.rpartition(":")[2])
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("", port))
-            probe.listen(1)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            return f"port {port} of the leader is in use by another process"
-        return f"cannot listen on the leader's port {port}: {error}"
-    return ""

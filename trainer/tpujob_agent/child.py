@@ -15,10 +15,10 @@ import types
 from pathlib import Path
 from typing import Any
 
-from tpujob_agent import processes
+from tpujob_agent import processes, stacks
 from tpujob_agent.command import Kind, Program
 from tpujob_agent.peers import is_peer_lost
-from tpujob_agent.protocol import ExitCode
+from tpujob_agent.protocol import Env, ExitCode
 
 #: How long a trainer waits for its leader's port before it lets the program try by itself.
 LEADER_WAIT_S = 60.0
@@ -64,6 +64,8 @@ def set_up(start: Start, output: int, parent: int) -> None:
     os.close(nothing)
     os.close(output)
     os.environ.update(start.env)
+    if Env.STACKS in start.env and start.program.kind is not Kind.EXEC:  # exec drops handlers
+        stacks.listen(start.env[Env.STACKS])
     for stream in (sys.stdout, sys.stderr):
         # The last lines before a SIGKILL are the ones that matter.
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr] # a TextIOWrapper

@@ -24,11 +24,14 @@ class Env:
     TRAINER_CONFIG = "TPUJOB_TRAINER_CONFIG"  # JSON for the bundled trainer
     CACHE_DIR = "TPUJOB_CACHE_DIR"  # outlives the trainer process, not the pod
     SNAPSHOT_DIR = "TPUJOB_SNAPSHOT_DIR"  # memory that outlives the trainer process, not the pod
+    HANG_MIN_S = "TPUJOB_HANG_MIN_S"  # a step may take this long, and ...
+    HANG_FACTOR = "TPUJOB_HANG_FACTOR"  # ... this many median steps
     GRACE_S = "TPUJOB_GRACE_S"  # the pod's terminationGracePeriodSeconds; default 30
     # set by the operator on the coordinator pod
     COORDINATOR_CONFIG = "TPUJOB_COORDINATOR_CONFIG"  # JSON of CoordinatorConfig
     # set by the agent for each trainer process
     RECORD = "TPUJOB_RECORD"  # path of the shared heartbeat record
+    STACKS = "TPUJOB_STACKS"  # file into which a trainer writes where its threads are
     GENERATION = "TPUJOB_GENERATION"
     SLICE_ID = "TPUJOB_SLICE_ID"  # dense id of this slice within the world
     NUM_SLICES = "TPUJOB_NUM_SLICES"

@@ -88,6 +88,12 @@ def _children(pid: int) -> list[int]:
     return [int(child) for task in tasks for child in _read(task).split()]
 
 
+def state_of(pid: int) -> str:
+    """State of a process as in /proc: R, S, D, T (stopped by a signal), t (traced), Z; or empty."""
+    fields = _read(Path(f"/proc/{pid}/stat")).rpartition(b")")[2].split()
+    return fields[0].decode() if fields else ""
+
+
 def _is_tracker(pid: int) -> bool:
     return _TRACKER in _read(Path(f"/proc/{pid}/cmdline"))
 

@@ -276,6 +276,9 @@ class Report(Message):
     exited_at_ms: int = 0
     tail: str = ""  # end of the trainer's output, only with EXITED
     killed_by_agent: str = ""  # reason when the agent's own watchdog killed it
+    process_state: str = ""  # as in /proc: T is stopped by a signal
+    stalled: str = ""  # why the agent takes it for hung; it runs still
+    stacks: str = ""  # where its threads are: after ``stalled``, or when asked
 
 
 @_message
@@ -325,6 +328,15 @@ class Save(Message):
     generation: int
     step: int
     then_leave: bool = False  # with ExitCode.PREEMPTED, when the save is durable
+
+
+@_message
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stacks(Message):
+    """Tell where the trainer's threads are: somebody else's trainer hangs."""
+
+    TYPE: ClassVar[str] = "stacks"
+    generation: int
 
 
 @_message

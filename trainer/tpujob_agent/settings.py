@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from tpujob_agent.protocol import Env
+from tpujob_agent.watchdog import HangLimits
 
 DEFAULT_RUN_DIR = "/tpujob/run"
 DEFAULT_GRACE_S = 30
@@ -34,6 +36,7 @@ class Settings:
     run_dir: Path
     preload: tuple[str, ...]
     progress_pattern: re.Pattern[bytes] | None
+    hang: HangLimits
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Settings:
@@ -59,6 +62,7 @@ class Settings:
                 name.strip() for name in env.get(Env.PRELOAD, "").split(",") if name.strip()
             ),
             progress_pattern=_pattern(env),
+            hang=_hang(env),
         )
 
 
@@ -81,6 +85,24 @@ def _address(env: Mapping[str, str]) -> tuple[str, int]:
     if not host or not port.isdecimal():
         raise StartError(f"the variable {Env.COORDINATOR} must be host:port")
     return host.strip("[]"), int(port)
+
+
+def _hang(env: Mapping[str, str]) -> HangLimits:
+    usual = HangLimits()
+    return HangLimits(
+        _positive(env, Env.HANG_MIN_S, usual.min_s), _positive(env, Env.HANG_FACTOR, usual.factor)
+    )
+
+
+def _positive(env: Mapping[str, str], name: str, default: float) -> float:
+    text = env.get(name) or str(default)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise StartError(f"the variable {name} must be a number above 0, not {text!r}")
+    return value
 
 
 def _pattern(env: Mapping[str, str]) -> re.Pattern[bytes] | None:

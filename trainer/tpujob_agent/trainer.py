@@ -12,6 +12,7 @@ from typing import Any
 from tpujob.record import RING_SIZE, RecordReader, Snapshot
 from tpujob_agent.output import Output
 from tpujob_agent.protocol import Phase, ProcessState, Report, Save
+from tpujob_agent.stalls import Stalls
 
 #: Report early when this many losses are waiting, so that the ring never laps.
 LOSSES_DUE = RING_SIZE // 2
@@ -56,11 +57,13 @@ class Exit:
 class Trainer:
     """A trainer from its start on; after its end it stands for the generation's result."""
 
-    def __init__(self, generation: int, record: Path, output: Output) -> None:
+    def __init__(self, generation: int, record: Path, output: Output, stalls: Stalls) -> None:
         self.generation = generation
         self.output = output
+        self.stalls = stalls
         self.pid = 0  # 0: the fork server has not forked yet
         self.is_stopping = False
+        self.is_condemned = False  # by our own watchdog
         self.exit: Exit | None = None
         self._record = RecordReader(record, generation)
         self._seen = Snapshot()
@@ -83,8 +86,10 @@ class Trainer:
         """Read the record; an answer that differs from the last one is worth a report at once."""
         if self.is_alive:
             self._seen = self._with_pattern(self._record.read())
-        seen = self._seen
-        return (self.state, seen.phase, seen.restored_step, seen.first_step, seen.committed_step)
+            self.stalls.look(self._seen, self.pid)
+        seen, stalls = self._seen, self.stalls
+        reached = (seen.phase, seen.restored_step, seen.first_step, seen.committed_step)
+        return (self.state, *reached, stalls.reason, stalls.answer)
 
     @property
     def has_many_losses(self) -> bool:
@@ -120,6 +125,8 @@ class Trainer:
         """The process has ended: take its last words."""
         self.output.pump()
         self._seen = self._with_pattern(self._record.read())
+        if self.is_condemned:
+            result.is_stop, result.killed_by_agent = False, self.stalls.reason
         self.exit = result
 
     def report(self) -> Report:
@@ -150,9 +157,13 @@ class Trainer:
             exited_at_ms=result.at_ms,
             tail=self.output.tail if self.state is ProcessState.EXITED else "",
             killed_by_agent=result.killed_by_agent,
+            process_state=self.stalls.state,
+            stalled=self.stalls.reason,
+            stacks=self.stalls.answer,
         )
 
     def close(self) -> None:
         """Drop record and pipe."""
         self._record.close()
         self.output.close()
+        self.stalls.close()

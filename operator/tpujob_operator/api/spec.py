@@ -160,9 +160,32 @@ class Recovery(Model):
     )
 
 
+class Hang(Model):
+    """When a trainer counts as hung: all stacks are collected, and it is restarted."""
+
+    min_seconds: int = Field(
+        default=60,
+        ge=1,
+        le=86_400,
+        description="A step may take this long, whatever the pace of the job." + _NEXT_ATTEMPT,
+    )
+    factor: int = Field(
+        default=5,
+        ge=2,
+        le=1000,
+        description="A step may take so many median steps." + _NEXT_ATTEMPT,
+    )
+
+
 class Health(Model):
     """How the health of a job is judged."""
 
+    hang: Hang = Field(
+        default_factory=Hang,
+        description="When a trainer counts as hung. Phases before and after training have limits "
+        "of their own, from 5 minutes to an hour.",
+        json_schema_extra=_EMPTY,
+    )
     progress_pattern: str | None = Field(
         default=None,
         min_length=1,

@@ -48,6 +48,8 @@ def _identity(job: TPUTrainingJob, attempt: int) -> Iterator[dict[str, Any]]:
 def _trainer(job: TPUTrainingJob) -> Iterator[dict[str, Any]]:
     spec = job.spec
     yield pods.variable(Env.PRELOAD, ",".join(_preload(job)))
+    yield pods.variable(Env.HANG_MIN_S, spec.health.hang.min_seconds)
+    yield pods.variable(Env.HANG_FACTOR, spec.health.hang.factor)
     if spec.health.progress_pattern:
         yield pods.variable(Env.PROGRESS_PATTERN, _literal(spec.health.progress_pattern))
     if spec.checkpoint:
