@@ -15,6 +15,7 @@ from tpujob_agent.protocol import CoordinatorConfig, Event, EventKind, Message, 
 _STEP = st.integers(min_value=0, max_value=2**53)
 _LOSSES = st.lists(st.tuples(_STEP.map(float), st.floats(allow_nan=False)).map(list), max_size=5)
 _OF_FIELD = {
+    "bool": st.booleans(),
     "int": st.integers(),
     "str": st.text(max_size=40),
     "int | None": st.none() | st.integers(),
