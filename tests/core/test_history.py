@@ -12,6 +12,7 @@ from tpujob_agent.protocol import Budget, Event, EventKind
 from tpujob_operator.core.history import History
 from tpujob_operator.core.incidents import NEWEST, Rung
 from tpujob_operator.core.observations import Fact, FactKind, Observation
+from tpujob_operator.core.statusviews import progress_view
 
 T0 = CREATED_MS
 
@@ -38,6 +39,21 @@ def test_persisted_history_is_equal(told: list[Observation]) -> None:
     """The state in status holds everything the fold needs."""
     history = _fold(told)
     assert History.from_json(json.loads(json.dumps(history.to_json()))) == history
+
+
+def test_speed_in_tokens_is_known_after_the_second_report() -> None:
+    """Tokens of the newest steps by the mean pace; unknown where tokens are not counted."""
+    counted = [
+        *start(T0),
+        progress(T0 + 1_000, 1, 1, tokens=64),
+        progress(T0 + 3_000, 2, 11, tokens=640),
+    ]
+    views = [progress_view(_fold(told), None) for told in (counted[:-1], counted)]
+    assert [view and view.tokens_per_second for view in views] == [None, 320.0]
+    silent = [*start(T0), progress(T0 + 1_000, 1, 1), progress(T0 + 3_000, 2, 11)]
+    view = progress_view(_fold(silent), None)
+    assert view is not None
+    assert view.tokens_per_second is None
 
 
 def test_incident_tells_what_a_kill_cost() -> None:

@@ -38,6 +38,7 @@ class Progress:
     steps_lost: int = 0
     # exponentially weighted mean over the recent steps
     step_ms: float = 0.0
+    step_tokens: float = 0.0  # of the newest steps
 
 
 _ENDS_OF_WORLDS = (EventKind.LOSS, EventKind.GAVE_UP)
@@ -181,11 +182,14 @@ def _stepped(progress: Progress, seen: Observation) -> Progress:
         newest = (ended_ms - progress.step_at_ms) / (last - progress.step)
         step_ms = newest if not step_ms else step_ms + _SMOOTHING * (newest - step_ms)
     loss = seen.data.get("loss")
+    tokens = int(seen.data.get("tokens") or 0)
+    step_tokens = tokens / (last - first + 1) if tokens and last >= first else progress.step_tokens
     return dataclasses.replace(
         progress,
         step=max(last, first),
         step_at_ms=ended_ms,
         loss=float(loss) if loss is not None and math.isfinite(loss) else progress.loss,
-        tokens=progress.tokens + int(seen.data.get("tokens") or 0),
+        tokens=progress.tokens + tokens,
         step_ms=max(0.0, step_ms),
+        step_tokens=step_tokens,
     )

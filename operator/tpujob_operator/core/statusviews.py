@@ -16,6 +16,7 @@ from tpujob_operator.api.status import (
 )
 from tpujob_operator.core import incidents
 from tpujob_operator.core.history import History
+from tpujob_operator.core.history import Progress as ToldProgress
 from tpujob_operator.core.timetypes import TimeType
 
 
@@ -49,8 +50,15 @@ def progress_view(history: History, job: TPUTrainingJob | None) -> Progress | No
     return Progress(
         percent=round(100 * progress.step / steps, 1) if steps else None,
         eta_seconds=None if rest is None else round(rest * progress.step_ms / 1000),
+        tokens_per_second=_tokens_per_second(progress),
         last_loss=progress.loss,
     )
+
+
+def _tokens_per_second(told: ToldProgress) -> float | None:
+    if not (told.step_ms and told.step_tokens):
+        return None  # not known yet, or the program does not count tokens
+    return round(1000 * told.step_tokens / told.step_ms, 1)
 
 
 def total_steps(job: TPUTrainingJob | None) -> int | None:
