@@ -94,6 +94,9 @@ def test_all_faults_are_reported_at_once_with_their_paths() -> None:
         ({"checkpoint": {"directory": "c", "interval": "steps:0"}}, "nearest valid: steps:50"),
         ({"checkpoint": {"directory": "c", "interval": "seconds:-3"}}, "nearest valid: seconds:60"),
         ({"checkpoint": {"directory": "c", "keep": 0}}, "checkpoint.keep: 0 is below 1"),
+        ({"profile": {"steps": "9-5"}}, "'9-5' is no range of steps (nearest valid: 100-105)"),
+        ({"profile": {"steps": "soon"}}, "'soon' is no range of steps"),
+        ({"profile": {"port": 70_000}}, "70000 is no TCP port (nearest valid: 65535)"),
     ],
 )
 def test_each_fault_names_the_nearest_valid_value(change: dict[str, Any], expected: str) -> None:

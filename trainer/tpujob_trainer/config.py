@@ -71,6 +71,21 @@ class CheckpointConfig:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ProfileConfig:
+    """What JAX's profiler does."""
+
+    port: int = setting(0, at_least=0)  # of its server; 0: none
+    steps: str = setting("")  # to trace, such as 100-105
+    directory: str = setting("profile")
+
+    @property
+    def first_and_last(self) -> tuple[int, int] | None:
+        """The steps to trace, or None."""
+        first, _, last = self.steps.partition("-")
+        return (int(first), int(last or first)) if self.steps else None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class TrainerConfig:
     """Everything a training run depends on, besides the devices it finds."""
 
@@ -79,6 +94,7 @@ class TrainerConfig:
     data: DataConfig = setting(DataConfig())
     optimizer: OptimizerConfig = setting(OptimizerConfig())
     checkpoint: CheckpointConfig = setting(CheckpointConfig())
+    profile: ProfileConfig = setting(ProfileConfig())
     global_batch: int = setting(16, at_least=1, key="globalBatch")
     accumulation: int = setting(1, at_least=1)  # micro batches of a step
     sequence_length: int = setting(128, at_least=2, key="sequenceLength")
@@ -107,6 +123,7 @@ def load(raw: Any, *, overrides: dict[str, dict[str, Any]] | None = None) -> Tra
     _check_mesh(config.mesh, problems)
     _check_interval(config.checkpoint.interval, problems)
     _check_directories(config, problems)
+    _check_profile(config.profile, problems)
     if problems.found:
         raise ConfigError(problems.found)
     return config
@@ -214,3 +231,14 @@ def _check_directories(config: TrainerConfig, problems: Problems) -> None:
         problems.add("checkpoint.directory", "is missing: say where checkpoints go", None)
     if not config.data.directory:
         problems.add("data.directory", "is missing: say where packed text lives", None)
+
+
+def _check_profile(profile: ProfileConfig, problems: Problems) -> None:
+    if profile.port > 65_535:
+        problems.add("profile.port", f"{profile.port} is no TCP port", 65_535)
+    first, _, last = profile.steps.partition("-")
+    is_range = first.isdecimal() and (last or first).isdecimal()
+    if profile.steps and not (is_range and 1 <= int(first) <= int(last or first)):
+        problems.add("profile.steps", f"{profile.steps!r} is no range of steps", "100-105")
+    if not profile.directory:
+        problems.add("profile.directory", "is missing: say where traces go", "profile")

@@ -26,7 +26,7 @@ from tpujob_trainer import fields
 from tpujob_trainer.config import TrainerConfig
 
 #: Parts of the configuration that no program depends on.
-_NOT_COMPILED = ("checkpoint", "data", "logEverySteps")
+_NOT_COMPILED = ("checkpoint", "data", "profile", "logEverySteps")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -47,25 +47,33 @@ class PhaseClock:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepReport:
-    """A finished step, with its numbers on the host."""
+    """A finished step, with its numbers on the host; times in seconds."""
 
     step: int
     loss: float
     grad_norm: float
-    ms: float
-    input_wait_ms: float
+    arrived_at: float  # since the epoch: the batch was there, and dispatch began
+    input_wait_s: float  # the loop waited for the batch
+    dispatch_s: float  # handing the step to the devices
+    ready_s: float  # from then until its numbers were there
+    step_s: float  # from the numbers of the step before to these
+    save_blocked_s: float  # of it, the loop was held up by a save
     tokens: int
     mfu: float | None
 
     def line(self) -> str:
-        """One line of JSON."""
+        """One line of JSON; losses in full, because those of two runs are compared exactly."""
         values: dict[str, float | None] = {
             "step": self.step,
-            # In full: losses of two runs are compared exactly.
             "loss": _number(self.loss),
             "gradNorm": _number(round(self.grad_norm, 4)),
-            "ms": round(self.ms, 2),
-            "inputWaitMs": round(self.input_wait_ms, 2),
+            "ms": _ms(self.step_s),
+            "arrivedAtMs": _ms(self.arrived_at),
+            "inputWaitMs": _ms(self.input_wait_s),
+            "dispatchMs": _ms(self.dispatch_s),
+            "readyMs": _ms(self.ready_s),
+            "saveBlockedMs": _ms(self.save_blocked_s),
+            "tokens": self.tokens,
         }
         if self.mfu is not None:
             values["mfu"] = round(self.mfu, 4)
@@ -77,13 +85,17 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)
+
+
 def report(world: World, step: StepReport, *, log_every: int) -> None:
     """Tell the agent about a finished step, and stdout about every ``log_every``-th."""
     tpujob.step(
         step.step,
         loss=_number(step.loss),
         tokens=step.tokens,
-        input_wait_s=step.input_wait_ms / 1000,
+        input_wait_s=step.input_wait_s,
     )
     if world.is_leader and step.step % log_every == 0:
         print(step.line(), flush=True)

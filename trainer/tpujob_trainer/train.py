@@ -21,6 +21,7 @@ from tpujob_trainer.data.manifest import Manifest
 from tpujob_trainer.data.pack import prepare
 from tpujob_trainer.distributed import World
 from tpujob_trainer.executables import Compiled
+from tpujob_trainer.profiler import Profiler
 from tpujob_trainer.programs import Programs
 from tpujob_trainer.saving import Restored, Saver
 from tpujob_trainer.schedule import SaveSchedule, noticing_sigterm
@@ -129,6 +130,9 @@ class _Dispatched:
     step: int
     metrics: Metrics
     input_wait_s: float
+    arrived_at: float  # seconds since the epoch
+    begun: float  # by the performance counter, as are all spans
+    dispatched: float
 
 
 def _loop(
@@ -144,7 +148,9 @@ def _loop(
         The step after which it was asked to leave; 0 when all steps are done.
     """
     reporter = _Reporter(run)
+    profiler = Profiler(run.config.profile, lambda text: say(run.world, text))
     schedule: SaveSchedule | None = None
+    left_after = 0
     for number, _, rows, wait_s in batches:
         schedule = schedule or SaveSchedule(
             run.config.checkpoint,
@@ -154,16 +160,22 @@ def _loop(
             snapshot_cost_s=lambda: run.saver.local_cost_s,
             wants_to_leave=wants_to_leave,
         )
-        state, metrics = program.call(state, rows)
-        reporter.dispatched(_Dispatched(number, metrics, wait_s))
+        profiler.begin(number, reporter.flush)
+        arrived_at, begun = time.time(), time.perf_counter()
+        with profiler.annotated(number):
+            state, metrics = program.call(state, rows)
+        reporter.dispatched(
+            _Dispatched(number, metrics, wait_s, arrived_at, begun, time.perf_counter())
+        )
         due = schedule.due(number)
         if due.any:
-            tpujob.save_blocked(run.saver.save(number, state, metrics, due))
+            reporter.saved(run.saver.save(number, state, metrics, due))
         if due.leave:
-            reporter.flush()
-            return number
+            left_after = number
+            break
     reporter.flush()
-    return 0
+    profiler.stop()
+    return left_after
 
 
 def skipped_in_a_row(before: int, loss: float, grad_norm: float) -> int:
@@ -178,8 +190,16 @@ class _Reporter:
         self._run = run
         self._pending: _Dispatched | None = None
         self._ended = time.perf_counter()
+        # Of a step of one second: to look at all devices of a large world takes a while.
+        self._mfu_of_1_s = flops.mfu(run.config, jax.devices(), 1.0)
         self._is_first = True
         self._skipped = 0  # steps in a row, up to the one reported last
+        self._save_blocked_s = 0.0  # since the last report
+
+    def saved(self, blocked_s: float) -> None:
+        """A save has held up the loop, while the pending step was computed."""
+        self._save_blocked_s += blocked_s
+        tpujob.save_blocked(blocked_s)
 
     def dispatched(self, following: _Dispatched) -> None:
         """Take over a dispatched step and report the one before it."""
@@ -222,13 +242,18 @@ class _Reporter:
             self._is_first = False
             run.clock.enter(Phase.TRAIN)
             say(run.world, f"first step {pending.step} done: {run.clock.summary()}")
+        blocked_s, self._save_blocked_s = self._save_blocked_s, 0.0
         report = StepReport(
             step=pending.step,
             loss=loss,
             grad_norm=grad_norm,
-            ms=step_s * 1000,
-            input_wait_ms=pending.input_wait_s * 1000,
+            arrived_at=pending.arrived_at,
+            input_wait_s=pending.input_wait_s,
+            dispatch_s=pending.dispatched - pending.begun,
+            ready_s=self._ended - pending.dispatched,
+            step_s=step_s,
+            save_blocked_s=blocked_s,
             tokens=config.global_batch * config.sequence_length,
-            mfu=flops.mfu(config, jax.devices(), step_s),
+            mfu=None if self._mfu_of_1_s is None else self._mfu_of_1_s / step_s,
         )
         telemetry.report(run.world, report, log_every=config.log_every_steps)
