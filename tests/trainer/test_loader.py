@@ -91,7 +91,9 @@ def test_buckets_are_mixed(bucketed: Manifest) -> None:
     assert sum(a != b for a, b in zip(orders[0], orders[0][1:], strict=False)) > 10
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 4, 2), (2, 2, 2), (2, 4, 1), (8, 1, 1)])
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1, 1), (1, 4, 1, 2), (2, 2, 1, 2), (1, 2, 4, 1), (2, 1, 2, 2), (8, 1, 1, 1)]
+)
 def test_batch_is_the_same_for_every_world(manifest: Manifest, shape: tuple[int, ...]) -> None:
     """However the devices are arranged, step 7 trains on the same rows in the same order."""
     batches = Batches(manifest, seed=5, global_batch=8)
