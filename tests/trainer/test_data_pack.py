@@ -291,5 +291,5 @@ def test_trainer_takes_the_pack_of_its_length(manifest: Manifest, tmp_path: Path
 def test_trainer_refuses_another_length(manifest: Manifest, tmp_path: Path) -> None:
     """The answer names the packs that are there."""
     config = _config(manifest.folder.parent, tmp_path, sequenceLength=32)
-    with pytest.raises(DataError, match=r"no pack of sequenceLength 32; there are 16 \(16\)"):
+    with pytest.raises(DataError, match=r"no pack of length 32; there are 16 \(16\)"):
         pack.prepare(config, quiet)

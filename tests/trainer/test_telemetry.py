@@ -44,3 +44,40 @@ def test_steps_are_told_with_their_times(lines: list[dict[str, float]], tmp_path
     assert [line["step"] for line in saved] == [4, 8]
     assert all(line["saveBlockedMs"] <= line["ms"] for line in saved)
     assert traced_steps(tmp_path / "p") == {"steps-5-6": {5, 6}}
+
+
+def test_documents_can_be_kept_apart(launcher: Launcher, tmp_path: Path) -> None:
+    """With masks the same rows give another loss, as nothing is predicted across documents."""
+    text = _short_documents(tmp_path)
+    losses = [
+        launcher.run(
+            small_config(
+                steps=2,
+                data={"source": str(text), "maskDocuments": mask},
+                checkpoint={"directory": str(tmp_path / f"masks-{mask}")},
+            )
+        ).losses()
+        for mask in (False, True)
+    ]
+    assert set(losses[0]) == set(losses[1]) == {1, 2}
+    assert losses[0][1] != losses[1][1]
+
+
+def test_buckets_train_with_one_program_each(launcher: Launcher, tmp_path: Path) -> None:
+    """Every bucket's program is compiled before the first step, and all are used."""
+    data = {"source": str(_short_documents(tmp_path)), "buckets": "8,16,32"}
+    trainer = launcher.run(small_config(steps=12, data=data))
+    assert trainer.wait() == 0, trainer.output()
+    for length in (8, 16, 32):
+        assert f"train step of length {length} compiled" in trainer.output()
+    losses = trainer.losses()
+    assert set(losses) == set(range(1, 13))
+    assert all(math.isfinite(loss) for loss in losses.values())
+
+
+def _short_documents(tmp_path: Path) -> Path:
+    root = tmp_path / "documents"
+    root.mkdir()
+    for number in range(200):
+        (root / f"{number}.txt").write_text("word " * (1 + number % 7))
+    return root

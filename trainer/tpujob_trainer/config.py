@@ -28,9 +28,11 @@ class MeshConfig:
 class DataConfig:
     """Where the text comes from, and where its packed form lives."""
 
-    source: str = setting("stdlib")  # the installed Python's library, or a directory of text
+    source: str = setting("stdlib")  # this Python's library, a directory of text, or packs
     directory: str = setting("data")
     max_bytes: int = setting(4_000_000, at_least=1, key="maxBytes")
+    buckets: str = setting("")  # lengths of rows, such as 128,256,512; the longest: sequenceLength
+    mask_documents: bool = setting(default=False, key="maskDocuments")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,6 +105,23 @@ class TrainerConfig:
     log_every_steps: int = setting(1, at_least=1, key="logEverySteps")
     max_skipped_steps: int = setting(10, at_least=0, key="maxSkippedSteps")  # in a row
 
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Lengths of rows, shortest first: those of the buckets, or the only one."""
+        if not self.data.buckets:
+            return (self.sequence_length,)
+        return tuple(sorted({int(length) for length in self.data.buckets.split(",")}))
+
+    @property
+    def has_segments(self) -> bool:
+        """Whether a step is told which document a token belongs to; rows of buckets are padded."""
+        return self.data.mask_documents or bool(self.data.buckets)
+
+    def at_length(self, length: int) -> TrainerConfig:
+        """The configuration of steps on rows of a bucket: as many tokens in shorter rows."""
+        rows = self.global_batch * self.sequence_length // length
+        return dataclasses.replace(self, sequence_length=length, global_batch=rows)
+
 
 def load(raw: Any, *, overrides: dict[str, dict[str, Any]] | None = None) -> TrainerConfig:
     """Build and check a configuration.
@@ -119,6 +138,7 @@ def load(raw: Any, *, overrides: dict[str, dict[str, Any]] | None = None) -> Tra
     config: TrainerConfig = build(TrainerConfig, merged, "", problems)
     _check_model(config.model, problems)
     _check_batch(config, problems)
+    _check_buckets(config, problems)
     _check_schedule(config, problems)
     _check_mesh(config.mesh, problems)
     _check_interval(config.checkpoint.interval, problems)
@@ -184,6 +204,23 @@ def _check_batch(config: TrainerConfig, problems: Problems) -> None:
         near = _nearest_divisor(config.sequence_length, chunk)
         fault = f"{chunk} does not divide sequenceLength {config.sequence_length}"
         problems.add("model.lossChunk", fault, near)
+
+
+def _check_buckets(config: TrainerConfig, problems: Problems) -> None:
+    text, longest = config.data.buckets, config.sequence_length
+    if not text:
+        return
+    if not all(part.isdecimal() and int(part) >= 2 for part in text.split(",")):
+        problems.add("data.buckets", f"{text!r} is no list of lengths from 2 on", longest)
+        return
+    if max(config.lengths) != longest:
+        fault = f"the longest of {text} is not sequenceLength {longest}"
+        problems.add("data.buckets", fault, f"{text},{longest}")
+    for length in config.lengths:
+        if length < longest and longest % length:
+            near = _nearest_divisor(longest, length)
+            fault = f"{length} does not divide sequenceLength {longest}"
+            problems.add("data.buckets", fault, near)
 
 
 def _check_schedule(config: TrainerConfig, problems: Problems) -> None:

@@ -44,6 +44,7 @@ def fingerprint(config: TrainerConfig, mesh_shape: dict[str, int]) -> str:
     client = jax.devices()[0].client
     parts = {
         "config": wanted,
+        "segments": config.has_segments,
         "mesh": mesh_shape,
         "versions": [jax.__version__, jaxlib.version.__version__, client.platform_version],
         "devices": [d.device_kind for d in jax.devices()],

@@ -36,14 +36,27 @@ class Programs:
             "init", lambda: step.init_state(self._config), (), _shardings(self.state)
         )
 
-    def train(self) -> Compiled:
-        """``(state, rows) -> (state, metrics)``; the state is donated."""
+    def rows_of(self, length: int) -> Any:
+        """What ``train(length)`` takes as rows."""
+        return step.abstract_rows(self._config.at_length(length), self._mesh)
 
-        def train_step(state: step.State, rows: jax.Array) -> tuple[step.State, step.Metrics]:
-            return step.train_step(state, rows, self._config)
+    def train(self, length: int = 0) -> Compiled:
+        """``(state, rows) -> (state, metrics)``; the state is donated.
 
+        Args:
+            length: of the rows, which is one of the buckets'; 0: sequenceLength.
+        """
+        config = self._config.at_length(length or self._config.sequence_length)
+
+        def train_step(state: step.State, rows: Any) -> tuple[step.State, step.Metrics]:
+            tokens, segments = rows if config.has_segments else (rows, None)
+            return step.train_step(state, tokens, config, segments)
+
+        is_bucket = config.sequence_length != self._config.sequence_length
+        name = f"train-{length}" if is_bucket else "train"
+        arguments = (self.state, self.rows_of(config.sequence_length))
         out = (_shardings(self.state), sharding.named(self._mesh))
-        return self._compile("train", train_step, (self.state, self.rows), out, donate=(0,))
+        return self._compile(name, train_step, arguments, out, donate=(0,))
 
     def digest(self) -> Compiled:
         """``(state) -> uint32 per leaf``."""

@@ -12,6 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from tpujob_trainer import loss, model, sharding
 from tpujob_trainer.config import TrainerConfig
+from tpujob_trainer.data.rows import Rows
 from tpujob_trainer.optimizer import make_optimizer
 
 State = dict[str, Any]  # params, optimizer, step
@@ -184,7 +185,8 @@ def _with_sharding(
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=split)
 
 
-def abstract_rows(config: TrainerConfig, mesh: Mesh) -> jax.ShapeDtypeStruct:
-    """Shape and sharding of a batch."""
+def abstract_rows(config: TrainerConfig, mesh: Mesh) -> Any:
+    """Shape and sharding of a batch: of tokens, or ``Rows`` of tokens and segments."""
     shape = (config.global_batch, config.sequence_length + 1)
-    return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding.named(mesh, "batch", None))
+    rows = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding.named(mesh, "batch", None))
+    return Rows(rows, rows) if config.has_segments else rows

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 from jax.sharding import Mesh
@@ -76,7 +76,8 @@ def train(config: TrainerConfig, world: World) -> ExitCode:
 def _mesh(config: TrainerConfig, world: World) -> Mesh:
     devices = jax.devices()
     sizes = sharding.axis_sizes(config.mesh, devices=len(devices), slices=world.num_slices)
-    sharding.check_divides(config, sizes)
+    for length in config.lengths:
+        sharding.check_divides(config.at_length(length), sizes)
     shown = ", ".join(f"{name} {size}" for name, size in sizes.items())
     kind = devices[0].device_kind
     say(world, f"{len(devices)} devices ({kind}) in {world.num_processes} processes: {shown}")
@@ -98,16 +99,16 @@ def _train_from(run: Run, restored: Restored, manifest: Manifest) -> bool:
     config, clock, world = run.config, run.clock, run.world
     steps = range(restored.step + 1, config.steps + 1)
     batches = Batches(manifest, seed=config.seed, global_batch=config.global_batch)
-    feed = Feed(batches, {config.sequence_length: run.programs.rows})
+    feed = Feed(batches, {length: run.programs.rows_of(length) for length in batches.lengths})
     prefetcher = Prefetcher(feed, steps)
     clock.enter(Phase.COMPILE)
-    program = run.programs.train()
+    programs = {length: run.programs.train(length) for length in batches.lengths}
     init = run.programs.init() if restored.state is None else None
-    _say_compiled(world, program)
+    _say_compiled(world, programs)
     clock.enter(Phase.SETUP)
     state = init.call() if init else restored.state
     with noticing_sigterm() as sigterm:
-        left_at = _loop(run, program, state, prefetcher, sigterm.is_set)
+        left_at = _loop(run, programs, state, prefetcher, sigterm.is_set)
         clock.enter(Phase.FINISHING)
         prefetcher.stop()
         run.saver.wait()
@@ -118,9 +119,11 @@ def _train_from(run: Run, restored: Restored, manifest: Manifest) -> bool:
     return not left_at
 
 
-def _say_compiled(world: World, program: Compiled) -> None:
-    how = "loaded from the cache" if program.from_cache else "compiled"
-    say(world, f"train step {how} in {program.seconds:.2f} s")
+def _say_compiled(world: World, programs: Mapping[int, Compiled]) -> None:
+    for length, program in programs.items():
+        how = "loaded from the cache" if program.from_cache else "compiled"
+        which = f" of length {length}" if len(programs) > 1 else ""
+        say(world, f"train step{which} {how} in {program.seconds:.2f} s")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -128,6 +131,7 @@ class _Dispatched:
     """A step under way, whose numbers are still on the devices."""
 
     step: int
+    length: int  # of its rows
     metrics: Metrics
     input_wait_s: float
     arrived_at: float  # seconds since the epoch
@@ -137,7 +141,7 @@ class _Dispatched:
 
 def _loop(
     run: Run,
-    program: Compiled,
+    programs: Mapping[int, Compiled],
     state: State,
     batches: Prefetcher,
     wants_to_leave: Callable[[], bool],
@@ -151,7 +155,7 @@ def _loop(
     profiler = Profiler(run.config.profile, lambda text: say(run.world, text))
     schedule: SaveSchedule | None = None
     left_after = 0
-    for number, _, rows, wait_s in batches:
+    for number, length, rows, wait_s in batches:
         schedule = schedule or SaveSchedule(
             run.config.checkpoint,
             run.world,
@@ -163,9 +167,9 @@ def _loop(
         profiler.begin(number, reporter.flush)
         arrived_at, begun = time.time(), time.perf_counter()
         with profiler.annotated(number):
-            state, metrics = program.call(state, rows)
+            state, metrics = programs[length].call(state, rows)
         reporter.dispatched(
-            _Dispatched(number, metrics, wait_s, arrived_at, begun, time.perf_counter())
+            _Dispatched(number, length, metrics, wait_s, arrived_at, begun, time.perf_counter())
         )
         due = schedule.due(number)
         if due.any:
@@ -191,7 +195,10 @@ class _Reporter:
         self._pending: _Dispatched | None = None
         self._ended = time.perf_counter()
         # Of a step of one second: to look at all devices of a large world takes a while.
-        self._mfu_of_1_s = flops.mfu(run.config, jax.devices(), 1.0)
+        self._mfu_of_1_s = {
+            length: flops.mfu(run.config.at_length(length), jax.devices(), 1.0)
+            for length in run.config.lengths
+        }
         self._is_first = True
         self._skipped = 0  # steps in a row, up to the one reported last
         self._save_blocked_s = 0.0  # since the last report
@@ -242,6 +249,7 @@ class _Reporter:
             self._is_first = False
             run.clock.enter(Phase.TRAIN)
             say(run.world, f"first step {pending.step} done: {run.clock.summary()}")
+        mfu_of_1_s = self._mfu_of_1_s[pending.length]
         blocked_s, self._save_blocked_s = self._save_blocked_s, 0.0
         report = StepReport(
             step=pending.step,
@@ -254,6 +262,6 @@ class _Reporter:
             step_s=step_s,
             save_blocked_s=blocked_s,
             tokens=config.global_batch * config.sequence_length,
-            mfu=None if self._mfu_of_1_s is None else self._mfu_of_1_s / step_s,
+            mfu=None if mfu_of_1_s is None else mfu_of_1_s / step_s,
         )
         telemetry.report(run.world, report, log_every=config.log_every_steps)

@@ -345,7 +345,7 @@ def prepare(config: TrainerConfig, say: Say) -> Manifest:
     Raises:
         DataError: there is no text, or no pack that fits the model.
     """
-    source, lengths = config.data.source, (config.sequence_length,)
+    source, lengths = config.data.source, config.lengths
     packs = find_packs(Path(source)) if source != STDLIB else []
     if packs:
         return _fitting(packs, source, lengths, config.model.vocab)
@@ -360,8 +360,8 @@ def _fitting(
     if pack is None:
         held = ", ".join(f"{folder_of(p.lengths)} ({p.folder.name})" for p in packs)
         raise DataError(
-            f"{source} holds no pack of sequenceLength {folder_of(lengths)}; there are {held}: "
-            "change sequenceLength, or make one with tpujob-data pack"
+            f"{source} holds no pack of length {folder_of(lengths)}; there are {held}: change "
+            "sequenceLength or data.buckets, or make one with tpujob-data pack"
         )
     if pack.vocab > vocab:
         raise DataError(
