@@ -12,6 +12,9 @@ from tpujob_coordinator.ending import end_of_trainer, is_success
 from tpujob_coordinator.membership import Member, Place, wanted_hosts
 from tpujob_coordinator.verdicts import End, Rank
 
+#: How long a new coordinator waits for all members of a running world to come back.
+PATIENCE_MS = 10_000
+
 
 class Found(enum.Enum):
     """Kinds of findings."""

@@ -13,6 +13,7 @@ from tpujob_agent.protocol import (
     Cause,
     CoordinatorConfig,
     EventKind,
+    ExitCode,
     Finish,
     Hello,
     Leaving,
@@ -23,25 +24,23 @@ from tpujob_agent.protocol import (
     Stacks,
     Stop,
 )
-from tpujob_coordinator import adoption, membership
+from tpujob_coordinator import adoption, farewell, membership
 from tpujob_coordinator.adoption import Finding, Found
 from tpujob_coordinator.budgets import Budgets, Verdict
 from tpujob_coordinator.ending import Ending, end_of_member, end_of_trainer, is_success
+from tpujob_coordinator.farewell import Farewell
 from tpujob_coordinator.hangs import Inquiry
 from tpujob_coordinator.membership import Member, Place, World
 from tpujob_coordinator.messages import gave_up
+from tpujob_coordinator.outbox import Outbox
 from tpujob_coordinator.progress import Progress
 from tpujob_coordinator.roster import Roster
 from tpujob_coordinator.stages import Send, Stage
 from tpujob_coordinator.timeline import LossSeries, Timeline
 from tpujob_coordinator.verdicts import End, Rank
 
-#: How long a new coordinator waits for all members of a running world to come back.
-ADOPTION_MS = 10_000
 #: A Run that was not followed by its report is sent again after this.
 REPEAT_RUN_MS = 3_000
-#: A gap between two ticks above this means that this process itself was held up.
-HELD_UP_MS = 1_500
 
 
 class Core:
@@ -52,19 +51,19 @@ class Core:
         self.timeline = Timeline(epoch)
         self.losses = LossSeries()
         self.budgets = Budgets(config.budgets, config.budgets_used)
-        self.roster = Roster(config, token)
+        self.roster = Roster(config, token, now_ms)
         self.stage = Stage.ADOPTING
         self.world: World | None = None
         self.progress: Progress | None = None
         self.ending: Ending | None = None
         self.inquiry: Inquiry | None = None  # into a world that hangs
+        self.farewell: Farewell | None = None  # to a member that has to go
         self.newest_generation = 0
         self.backoff_until_ms = 0
         self.committed_step = 0
         self.step = 0
-        self._adopt_until_ms = now_ms + ADOPTION_MS
-        self._ticked_at_ms = now_ms
-        self._effects: list[Send] = []
+        self._adopt_until_ms = now_ms + adoption.PATIENCE_MS
+        self._outbox = Outbox()
         self._append(now_ms, EventKind.COORDINATOR_STARTED)
 
     @property
@@ -77,17 +76,18 @@ class Core:
     def hello(self, connection: int, hello: Hello, now_ms: int) -> list[Send]:
         """An agent introduces itself on a new connection."""
         if reason := self.roster.refusal(hello):
-            return [Send(connection, Refused(reason), is_last=True)]
+            self._outbox.close(connection, Refused(reason))
+            return self._outbox.take()
         known = self.members.get(Place(hello.slice, hello.host))
         if known and known.hello.incarnation == hello.incarnation:
-            self._drop(self.roster.rebind(known, connection, now_ms))
-            return self._done()
+            self._outbox.close(self.roster.rebind(known, connection, now_ms))
+            return self._outbox.take()
         if known:
             self._supersede(known, hello, now_ms)
         member = Member(hello, connection, now_ms)
         self.roster.join(member)
         self._append(now_ms, EventKind.MEMBER_JOINED, member.identity | {"ip": hello.ip})
-        return self._done()
+        return self._outbox.take()
 
     def message(self, connection: int, message: Message, now_ms: int) -> list[Send]:
         """Any later message of a connection; unknown connections are ignored."""
@@ -99,7 +99,7 @@ class Core:
             self._report(member, message, now_ms)
         elif isinstance(message, Leaving):
             self._leaving(member, message, now_ms)
-        return self._done()
+        return self._outbox.take()
 
     def broken(self, connection: int, now_ms: int) -> None:
         """A connection has ended; its agent gets a moment to come back."""
@@ -112,40 +112,27 @@ class Core:
         if self.stage is Stage.RUNNING:
             self._tell_progress(now_ms)
             self._finish_if_done(now_ms)
-            self._judge_hang(now_ms)
+            self._end_if_due(now_ms)
         if self.stage is Stage.ENDING:
             self._conclude(now_ms)
         if self.stage is Stage.FORMING and now_ms >= self.backoff_until_ms:
             self._form(now_ms)
-        return self._done()
+        return self._outbox.take()
 
     def tick(self, now_ms: int) -> list[Send]:
         """Time passes: find silent members. Call a few times a second."""
-        gap_ms = now_ms - self._ticked_at_ms
-        self._ticked_at_ms = now_ms
-        if gap_ms > HELD_UP_MS:  # we heard nothing because we did not listen
-            self.roster.forgive(gap_ms)
+        self.roster.tick(now_ms)
         for member, reason, onset_ms in self.roster.overdue(now_ms):
             self._lose(member, reason, onset_ms, now_ms)
-        return self._done() + self.settle(now_ms)
+        return self._outbox.take() + self.settle(now_ms)
 
     def finish(self) -> list[Send]:
         """Orders that end all agents, when the job has finished."""
-        order = Finish(0, "every trainer exited 0")
         for member in self.members.values():
-            if member.connection is not None:
-                self._effects.append(Send(member.connection, order, is_last=True))
-        return self._done()
-
-    def _done(self) -> list[Send]:
-        effects, self._effects = self._effects, []
-        return effects
+            self._outbox.send(member, Finish(0, "every trainer exited 0"), is_last=True)
+        return self._outbox.take()
 
     # ---- members
-
-    def _drop(self, connection: int | None) -> None:
-        if connection is not None:
-            self._effects.append(Send(connection, None, is_last=True))
 
     def _supersede(self, known: Member, hello: Hello, now_ms: int) -> None:
         self.roster.supersede(known)
@@ -156,9 +143,10 @@ class Core:
 
     def _lose(self, member: Member, reason: str, onset_ms: int, now_ms: int) -> None:
         """A member is gone for good, and its trainer with it."""
-        self._drop(self.roster.remove(member))
+        self._outbox.close(self.roster.remove(member))
         if self._is_at_stake(member):
-            end = end_of_member(member, Cause.NODE, reason, min(onset_ms, now_ms))
+            cause = Cause.PREEMPTION if member.is_leaving else Cause.NODE
+            end = end_of_member(member, cause, reason, min(onset_ms, now_ms))
             self._lost(end, now_ms)
         self._append(now_ms, EventKind.MEMBER_LEFT, member.identity | {"reason": reason})
         if self.ending:
@@ -168,7 +156,8 @@ class Core:
         """Whether the generation needs this member's process still."""
         if self.world is None or member.place not in self.world:
             return False
-        if self.progress and member.place in self.progress.finished:
+        done = self.progress.finished if self.progress else set()
+        if member.place in done or (self.farewell and member.place in self.farewell.gone):
             return False
         if self.stage is Stage.ENDING and self.ending:
             return member.place in self.ending.waiting
@@ -178,10 +167,30 @@ class Core:
         member.is_leaving = True
         data = member.identity | {"graceMs": message.grace_ms}
         self._append(now_ms, EventKind.DRAINING, data)
-        if self._is_at_stake(member):
+        report = member.report
+        if self.farewell:
+            self.farewell.join(message.grace_ms, now_ms)
+        elif self._is_at_stake(member):
+            self._take_leave(member, message, now_ms)
+        elif report and report.state is ProcessState.RUNNING:
+            self._outbox.send(member, Stop(report.generation, "it is not needed any more"))
+
+    def _take_leave(self, member: Member, message: Leaving, now_ms: int) -> None:
+        """Have everybody save and exit while there is time, or end the world at once."""
+        if self.world and self.progress and self.stage is Stage.RUNNING:
+            self.farewell = farewell.begin(
+                self.world,
+                self.progress,
+                self.members,
+                member,
+                grace_ms=message.grace_ms,
+                now_ms=now_ms,
+            )
+        if self.farewell and self.world:
+            self._outbox.tell(self.members, self.world.places, self.farewell.save)
+        else:
             at_ms = member.to_our_clock(message.sent_at_ms, now_ms)
-            reason = "its pod is being deleted or preempted (SIGTERM)"
-            self._lost(end_of_member(member, Cause.PREEMPTION, reason, at_ms), now_ms)
+            self._lost(farewell.end_of_leaver(member, at_ms), now_ms)
 
     # ---- reports
 
@@ -206,12 +215,12 @@ class Core:
 
     def _stop_stray(self, member: Member, report: Report) -> None:
         if report.state is ProcessState.RUNNING:
-            self._send(member, Stop(report.generation, "not part of the present world"))
+            self._outbox.send(member, Stop(report.generation, "not part of the present world"))
 
     def _report_of_older(self, member: Member, report: Report, world: World, now_ms: int) -> None:
         """The Run is on its way, or was lost with a connection."""
         if report.state is ProcessState.RUNNING:
-            self._send(member, Stop(report.generation, "an old generation"))
+            self._outbox.send(member, Stop(report.generation, "an old generation"))
             return
         is_lost = member.is_unsure or now_ms - member.ordered_at_ms >= REPEAT_RUN_MS
         if is_lost and self.ending:
@@ -221,7 +230,7 @@ class Core:
 
     def _run(self, member: Member, world: World, now_ms: int) -> None:
         member.is_unsure, member.ordered_at_ms = False, now_ms
-        self._send(member, world.run_of(member.place))
+        self._outbox.send(member, world.run_of(member.place))
 
     def _report_of_running(self, member: Member, report: Report, now_ms: int) -> None:
         member.is_unsure = False
@@ -229,22 +238,26 @@ class Core:
             self.progress.take(member, report, now_ms)
         if report.state is ProcessState.RUNNING or is_success(report):
             self._hear(member, report, now_ms)
-            return
-        self._lost(end_of_trainer(member, report, now_ms), now_ms)
+        elif self.farewell and report.exit_code == ExitCode.PREEMPTED:
+            self.farewell.gone.add(member.place)
+        else:
+            self._lost(end_of_trainer(member, report, now_ms), now_ms)
 
     def _hear(self, member: Member, report: Report, now_ms: int) -> None:
-        """A first alarm makes everybody tell where they are; see ``_judge_hang``."""
+        """A first alarm makes everybody tell where they are; see ``_end_if_due``."""
         if report.stalled and self.inquiry is None and self.world:
             self.inquiry = Inquiry(now_ms)
-            for place in self.world.places:
-                if other := self.members.get(place):
-                    self._send(other, Stacks(self.world.generation))
+            order = Stacks(self.world.generation)
+            self._outbox.tell(self.members, self.world.places, order)
         if self.inquiry:
             self.inquiry.take(member.place, report)
 
-    def _judge_hang(self, now_ms: int) -> None:
-        if self.inquiry and self.world and self.inquiry.is_over(self.world.places, now_ms):
-            self._lost(self.inquiry.verdict(self.world, self.members, now_ms), now_ms)
+    def _end_if_due(self, now_ms: int) -> None:
+        """An inquiry is over, or a farewell has taken too long."""
+        if (world := self.world) and self.inquiry and self.inquiry.is_over(world.places, now_ms):
+            self._lost(self.inquiry.verdict(world, self.members, now_ms), now_ms)
+        elif world and self.farewell and self.farewell.is_over(world.places, now_ms):
+            self._lost(self.farewell.end(now_ms), now_ms)
 
     def _report_of_ending(self, member: Member, report: Report, now_ms: int) -> None:
         ending = self.ending
@@ -255,7 +268,7 @@ class Core:
         if report.state is ProcessState.RUNNING:
             if member.is_unsure:  # the Stop may have been lost with the old connection
                 member.is_unsure = False
-                self._send(member, Stop(report.generation, ending.reason))
+                self._outbox.send(member, Stop(report.generation, ending.reason))
         elif member.place in ending.waiting:
             ending.waiting.discard(member.place)
             if report.state is ProcessState.EXITED and not is_success(report):
@@ -264,9 +277,9 @@ class Core:
     # ---- generations
 
     def _form(self, now_ms: int) -> None:
-        generation = self.newest_generation + 1
-        world = membership.form_world(self.config, self.members, generation, self.world)
-        if world is None:
+        number = self.newest_generation + 1
+        world = membership.form_world(self.config, self.members, number, self.world)
+        if not world:
             return
         self._append(now_ms, EventKind.MEMBERS_COMPLETE, {"hosts": len(world.places)})
         self._begin(world, now_ms, adopted=False)
@@ -277,13 +290,7 @@ class Core:
         self.world, self.newest_generation = world, world.generation
         progress = self.progress = Progress(world)
         self.stage = Stage.RUNNING
-        data = {
-            "generation": world.generation,
-            "hosts": len(world.places),
-            "slices": list(world.slices),
-            "leader": world.leader,
-        }
-        self._append(now_ms, EventKind.GENERATION_STARTED, data | {"adopted": adopted})
+        self._append(now_ms, EventKind.GENERATION_STARTED, world.identity | {"adopted": adopted})
         return progress
 
     def _adopt(self, now_ms: int) -> None:
@@ -328,7 +335,7 @@ class Core:
             if self.ending:
                 self.ending.waiting.discard(member.place)
             return
-        self._send(member, Stop(generation, "the generation has ended"))
+        self._outbox.send(member, Stop(generation, "the generation has ended"))
 
     def _conclude(self, now_ms: int) -> None:
         """When the last old process is gone: what follows?"""
@@ -342,7 +349,7 @@ class Core:
             ending.ends.append(self.inquiry.verdict(world, self.members, now_ms))
         self._tell_loss(now_ms)
         self._append(now_ms, EventKind.GENERATION_STOPPED, {"generation": world.generation})
-        self.ending, self.progress, self.inquiry = None, None, None
+        self.ending, self.progress, self.inquiry, self.farewell = None, None, None, None
         end = ending.culprit()
         self.budgets, verdict = self.budgets.charge(end.cause)
         if verdict.spent:
@@ -388,10 +395,6 @@ class Core:
 
     def _append(self, now_ms: int, kind: EventKind, data: dict[str, Any] | None = None) -> None:
         self.timeline.append(now_ms, kind, data or {})
-
-    def _send(self, member: Member, message: Message) -> None:
-        if member.connection is not None:
-            self._effects.append(Send(member.connection, message))
 
 
 _LIVE = (Stage.RUNNING, Stage.ENDING)

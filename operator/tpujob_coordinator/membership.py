@@ -77,6 +77,16 @@ class World:
         """Slice indices in order; a slice's position is its dense id."""
         return tuple(sorted({place.slice for place in self.places}))
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Number, hosts, slices and leader, as the timeline's events say."""
+        return {
+            "generation": self.generation,
+            "hosts": len(self.places),
+            "slices": list(self.slices),
+            "leader": self.leader,
+        }
+
     @functools.cached_property
     def _ids(self) -> dict[Place, int]:
         return {place: number for number, place in enumerate(self.places)}

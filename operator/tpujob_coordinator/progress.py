@@ -57,6 +57,19 @@ class Progress:
         self.committed_step, self._committed_at_ms = 0, 0
         self._told_committed = 0
 
+    @property
+    def phase(self) -> Phase | None:
+        """The world's phase, as the timeline was told."""
+        return self._phase
+
+    def steps_in(self, span_ms: int, now_ms: int) -> float:
+        """Steps that a span of time takes at the pace so far, and those not reported yet."""
+        spent_ms = self._step_at_ms - self._first_at_ms
+        if spent_ms <= 0:
+            return 0.0
+        pace = (self.step - self.first_step) / spent_ms
+        return pace * (span_ms + max(0, now_ms - self._step_at_ms))
+
     def take(self, member: Member, report: Report, now_ms: int) -> None:
         """Fold in one report of this generation."""
         if is_success(report):

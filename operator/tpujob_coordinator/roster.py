@@ -10,6 +10,8 @@ from tpujob_coordinator.membership import Member, Place
 
 #: A broken stream may be a blip of the network: its agent reconnects within a second.
 BROKEN_STREAM_MS = 2_000
+#: A gap between two ticks above this means that this process itself was held up.
+HELD_UP_MS = 1_500
 _MEMBER_TIMEOUT_MS = int(MEMBER_TIMEOUT_S * 1000)
 _SUPERSEDED_KEPT = 1000
 
@@ -17,7 +19,8 @@ _SUPERSEDED_KEPT = 1000
 class Roster:
     """Members of one job. Times in milliseconds on the coordinator's clock."""
 
-    def __init__(self, config: CoordinatorConfig, token: str) -> None:
+    def __init__(self, config: CoordinatorConfig, token: str, now_ms: int) -> None:
+        self._ticked_at_ms = now_ms
         self.members: dict[Place, Member] = {}
         self._config = config
         self._token = token
@@ -81,8 +84,12 @@ class Roster:
             self._by_connection.pop(connection, None)
         return connection
 
-    def forgive(self, gap_ms: int) -> None:
-        """Nobody was heard for this long because nobody listened."""
+    def tick(self, now_ms: int) -> None:
+        """Time passes; call a few times a second."""
+        gap_ms, self._ticked_at_ms = now_ms - self._ticked_at_ms, now_ms
+        if gap_ms <= HELD_UP_MS:
+            return
+        # Nobody was heard for this long because nobody listened.
         for member in self.members.values():
             member.last_seen_ms += gap_ms
             member.broken_at_ms += gap_ms

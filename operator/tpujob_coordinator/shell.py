@@ -9,7 +9,8 @@ import json
 import time
 from collections.abc import Iterable
 
-from tpujob_agent.protocol import Event, Hello, ProtocolError, decode, encode
+from tpujob_agent.protocol import Event, Hello, ProtocolError
+from tpujob_agent.wire import decode, encode
 from tpujob_coordinator.core import Core
 from tpujob_coordinator.stages import Send, Stage
 

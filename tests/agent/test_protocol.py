@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpujob_agent import protocol
+from tpujob_agent import protocol, wire
 from tpujob_agent.protocol import CoordinatorConfig, Event, EventKind, Message, ProtocolError
 
 _STEP = st.integers(min_value=0, max_value=2**53)
@@ -45,16 +45,16 @@ MESSAGES = [
 @given(st.one_of([_messages(cls) for cls in MESSAGES]))
 def test_every_message_survives_the_wire(message: Message) -> None:
     """Decoding what was encoded gives the same message, on one line."""
-    line = protocol.encode(message)
+    line = wire.encode(message)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
-    assert protocol.decode(line) == message
+    assert wire.decode(line) == message
 
 
 def test_unknown_keys_are_ignored() -> None:
     """A newer peer may say more than this one understands."""
-    raw = json.loads(protocol.encode(protocol.Leaving(1, 2))) | {"mood": "fine"}
-    assert protocol.decode(json.dumps(raw).encode()) == protocol.Leaving(1, 2)
+    raw = json.loads(wire.encode(protocol.Leaving(1, 2))) | {"mood": "fine"}
+    assert wire.decode(json.dumps(raw).encode()) == protocol.Leaving(1, 2)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_unknown_keys_are_ignored() -> None:
 def test_garbage_is_refused(line: bytes) -> None:
     """Whatever else comes raises the one error that both ends handle."""
     with pytest.raises(ProtocolError):
-        protocol.decode(line)
+        wire.decode(line)
 
 
 def test_events_survive_the_way_over_http() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from tests.agent.rig import Rig, rig, wait_until
 from tpujob_agent import protocol
-from tpujob_agent.protocol import Env, EventKind
+from tpujob_agent.protocol import EventKind
 
 TRAINING = """
 import os, time
@@ -222,63 +222,3 @@ def test_strangers_at_the_agents_port_are_sent_away(quiet: Rig, sent: bytes) -> 
         assert stranger.recv(100) == b""
     assert not quiet.events(EventKind.LOSS)
     assert quiet.get(protocol.STATE_PATH)["stage"] == "running"
-
-
-HANGING = TRAINING.replace(
-    "    tpujob.step(step, loss=1 / step)\n",
-    """    while step >= 30 and os.path.exists(f"stuck-{os.environ['JAX_PROCESS_ID']}"):
-        time.sleep(0.01)
-    tpujob.step(step, loss=1 / step)
-    while os.path.exists("hold") and step >= 30:
-        wait_for_the_others()
-""",
-).replace(
-    "import os, time\n", "import os, time\ndef wait_for_the_others():\n    time.sleep(0.01)\n"
-)
-QUICK = {Env.HANG_MIN_S: "1", Env.HANG_FACTOR: "5"}
-
-
-def test_a_stopped_trainer_is_named_and_replaced(tmp_path: Path) -> None:
-    """SIGSTOP: its agent sees the state; the loss says who and why; a new generation trains."""
-    with rig(tmp_path) as made:
-        (tmp_path / "training.py").write_text(TRAINING)
-        made.start(command(made))
-        made.wait_event(EventKind.COMMITTED)
-        os.kill(made.trainer_pid(1, 0), signal.SIGSTOP)
-        loss = made.wait_event(EventKind.LOSS)["data"]
-        assert (loss["cause"], loss["slice"], loss["host"]) == ("hang", 1, 0)
-        assert "slice 1 host 0 is stopped by a signal (SIGSTOP)" in loss["message"]
-        made.wait_event(EventKind.RESTORED, generation=2)
-
-
-def test_a_stuck_main_thread_is_named_by_its_stack(tmp_path: Path) -> None:
-    """One host is stuck in its own code, the others wait: everybody's stacks tell who it is."""
-    with rig(tmp_path) as made:
-        (tmp_path / "training.py").write_text(HANGING)
-        (tmp_path / "hold").touch()
-        (tmp_path / "stuck-2").touch()
-        made.start(command(made), env=QUICK)
-        loss = made.wait_event(EventKind.LOSS)["data"]
-        (tmp_path / "hold").unlink()
-        (tmp_path / "stuck-2").unlink()
-        assert (loss["cause"], loss["slice"], loss["host"]) == ("hang", 1, 0)
-        assert "training.py:" in loss["message"]
-        made.wait_event(EventKind.PROGRESS, generation=2)
-
-
-def test_a_hung_trainer_is_killed_without_a_coordinator(tmp_path: Path) -> None:
-    """The agent alone ends what hangs and says why; the next coordinator starts it anew."""
-    with rig(tmp_path, slices=1, hosts=1) as made:
-        (tmp_path / "training.py").write_text(HANGING)
-        made.start(command(made), env=QUICK)
-        made.wait_event(EventKind.COMMITTED)
-        assert made.coordinator is not None
-        made.coordinator.kill()
-        made.coordinator.wait()
-        (tmp_path / "stuck-0").touch()
-        agent = made.agents[0, 0]
-        wait_until(lambda: "killing the trainer: no step after" in agent.text, "the agent acts")
-        assert "training.py" in agent.text
-        (tmp_path / "stuck-0").unlink()
-        made.start_coordinator()
-        made.wait_event(EventKind.PROGRESS, generation=2)

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.coordinator.simulation import Simulation, config
-from tpujob_agent.protocol import Budget, Cause, EventKind, ExitCode, Finish, Phase, Stop
+from tpujob_agent.protocol import (
+    Budget,
+    Cause,
+    EventKind,
+    ExitCode,
+    Finish,
+    Phase,
+    Stop,
+)
 from tpujob_coordinator.membership import Place
 from tpujob_coordinator.stages import Stage
 

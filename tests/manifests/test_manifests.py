@@ -375,7 +375,7 @@ def test_shape_digest(example: MakeJob) -> None:
 def test_preload(example: MakeJob) -> None:
     """Modules to preload are the job's own, else what such a program is likely to import."""
     job = example("own-program", recovery={"preload": ["numpy"]})
-    names = {item["name"]: item.get("value") for item in environment.variables(job, 1)}
+    names = {item["name"]: item.get("value") for item in environment.variables(job, 1, grace_s=30)}
     assert names[Env.PRELOAD] == "numpy"
-    usual = environment.variables(example("own-program", recovery={}), 1)
+    usual = environment.variables(example("own-program", recovery={}), 1, grace_s=30)
     assert {"name": Env.PRELOAD, "value": "jax,flax,optax,orbax.checkpoint"} in usual

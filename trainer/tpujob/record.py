@@ -33,6 +33,7 @@ _ENTRY = struct.Struct("=qd")  # step, loss
 _SAVE_AT_OFFSET = 16
 _PID_OFFSET = 24
 _THEN_LEAVE_OFFSET = 32
+_LISTENS_OFFSET = 40
 _PHASE_OFFSET = 64
 _LOOP_OFFSET = 128
 _SAVE_OFFSET = 256
@@ -49,6 +50,7 @@ class Snapshot:
     """What the record says at one moment. Times in milliseconds since the epoch; 0: never."""
 
     pid: int = 0
+    obeys_saves: bool = False  # it has asked at least once what the coordinator wants
     phase: Phase = Phase.STARTING
     phase_at_ms: int = 0
     restored_step: int = -1
@@ -101,6 +103,7 @@ class RecordReader:
         committed, committed_at, blocked_ns = self._section(_SAVE, _SAVE_OFFSET) or (0, 0, 0)
         return Snapshot(
             pid=pid,
+            obeys_saves=bool(_INTEGER.unpack_from(self._memory, _LISTENS_OFFSET)[0]),
             phase=_PHASES[phase],
             phase_at_ms=phase_at,
             restored_step=restored,
@@ -153,6 +156,7 @@ class RecordWriter:
         self._tokens, self._input_wait_ns, self._losses = 0, 0, 0
         self._committed_step, self._committed_at_ms, self._blocked_ns = 0, 0, 0
         self._changes = 0
+        self._listens = False
         _INTEGER.pack_into(self._memory, _PID_OFFSET, os.getpid())
 
     def phase(self, phase: Phase) -> None:
@@ -225,4 +229,7 @@ class RecordWriter:
         """The save that the coordinator wants."""
         step: int = _INTEGER.unpack_from(self._memory, _SAVE_AT_OFFSET)[0]
         then_leave = _INTEGER.unpack_from(self._memory, _THEN_LEAVE_OFFSET)[0]
+        if not self._listens:
+            self._listens = True
+            _INTEGER.pack_into(self._memory, _LISTENS_OFFSET, 1)
         return SaveRequest(step, bool(then_leave))

@@ -26,6 +26,8 @@ from tpujob_agent.trainer import Exit, Trainer, now_ms, record_path
 LOOK_INTERVAL_S = 0.05
 #: Exit code of a process that SIGTERM ended; never 0, which would complete the pod.
 TERMINATED = 128 + signal.SIGTERM
+#: Of the grace period: what the end of a trainer and the last words may take.
+LAST_S = 3.0
 #: A refused agent asks again after this long: the coordinator may be a newer one by then.
 REFUSED_WAIT_S = 5.0
 #: How long the last words may take on the way out.
@@ -49,6 +51,7 @@ class Agent:
         self._exit_code: int | None = None
         self._told_to_leave = False
         self._is_leaving = False
+        self._leave_by_s = 0.0
         self._is_throttled = False
         self._reported: tuple[object, ...] = ()
         self._report_at = 0.0
@@ -331,6 +334,8 @@ class Agent:
     def _report_if_due(self) -> None:
         look = self._trainer.look() if self._trainer else (self._newest,)
         self._end_if_stalled()
+        if self._is_leaving and time.monotonic() >= self._leave_by_s:
+            self._stop()
         is_due = time.monotonic() >= self._report_at
         if self._trainer and self._trainer.has_many_losses:
             is_due = True
@@ -358,7 +363,9 @@ class Agent:
         log("SIGTERM: leaving")
         self._exit_code = TERMINATED
         self._send(protocol.Leaving(now_ms(), self._settings.grace_s * 1000))
-        self._stop()
+        if self._stream.socket is None:  # nobody will tell us to save or to stop
+            self._stop()
+        self._leave_by_s = time.monotonic() + self._settings.grace_s - LAST_S
 
     def _say_goodbye(self) -> int:
         """Deliver the last report and the last output, as far as anybody takes them."""

@@ -18,7 +18,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
-from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 from tpujob_agent.environment import Env as Env  # noqa: PLC0414 - part of the contract
@@ -213,13 +212,13 @@ class Message:
     TYPE: ClassVar[str]
 
 
-_MESSAGES: dict[str, type[Message]] = {}
+#: By ``type``; see ``tpujob_agent.wire`` for how they travel.
+MESSAGES: dict[str, type[Message]] = {}
 _M = TypeVar("_M", bound=type[Message])
-_T = TypeVar("_T")
 
 
 def _message(cls: _M) -> _M:
-    _MESSAGES[cls.TYPE] = cls
+    MESSAGES[cls.TYPE] = cls
     return cls
 
 
@@ -278,6 +277,7 @@ class Report(Message):
     killed_by_agent: str = ""  # reason when the agent's own watchdog killed it
     process_state: str = ""  # as in /proc: T is stopped by a signal
     stalled: str = ""  # why the agent takes it for hung; it runs still
+    obeys_saves: bool = False  # its program looks at the coordinator's wishes
     stacks: str = ""  # where its threads are: after ``stalled``, or when asked
 
 
@@ -356,57 +356,3 @@ class Refused(Message):
 
     TYPE: ClassVar[str] = "refused"
     reason: str
-
-
-def _exactly(kind: type[_T]) -> Callable[[Any], _T]:
-    def checked(value: Any) -> _T:
-        if type(value) is not kind:  # neither true nor 1.5 is a number of anything here
-            raise TypeError(f"{value!r} is no {kind.__name__}")
-        return value
-
-    return checked
-
-
-def _pairs(value: Any) -> list[list[float]]:
-    return [[float(step), float(loss)] for step, loss in value]
-
-
-def _optional(value: Any) -> int | None:
-    return None if value is None else _exactly(int)(value)
-
-
-#: By the type that a field is declared with.
-_CONVERTERS: dict[str, Callable[[Any], Any]] = {
-    "int": _exactly(int),
-    "bool": _exactly(bool),
-    "str": _exactly(str),
-    "int | None": _optional,
-    "ProcessState": ProcessState,
-    "Phase": Phase,
-    "list[list[float]]": _pairs,
-}
-_FIELDS = {
-    name: {f.name: _CONVERTERS[str(f.type)] for f in dataclasses.fields(cls)}  # type: ignore[arg-type] # every message is a dataclass
-    for name, cls in _MESSAGES.items()
-}
-
-
-def encode(message: Message) -> bytes:
-    """One line of JSON, newline included."""
-    body = {"type": message.TYPE, **dataclasses.asdict(message)}  # type: ignore[call-overload] # every message is a dataclass
-    return json.dumps(body, separators=(",", ":")).encode() + b"\n"
-
-
-def decode(line: bytes) -> Message:
-    """Inverse of ``encode``; unknown keys are ignored, so that newer peers can add some.
-
-    Raises:
-        ProtocolError: not JSON, unknown type, a missing or malformed field.
-    """
-    try:
-        raw = json.loads(line)
-        fields = _FIELDS[raw["type"]]
-        values = {name: fields[name](value) for name, value in raw.items() if name in fields}
-        return _MESSAGES[raw["type"]](**values)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ProtocolError(f"not a message: {line[:200]!r} ({error})") from error

@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from tpujob_agent.protocol import Message, ProtocolError, decode, encode
+from tpujob_agent.protocol import Message, ProtocolError
+from tpujob_agent.wire import decode, encode
 
 CONNECT_TIMEOUT_S = 3.0
 BACKOFF_FIRST_S = 0.1

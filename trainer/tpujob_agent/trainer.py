@@ -159,6 +159,7 @@ class Trainer:
             killed_by_agent=result.killed_by_agent,
             process_state=self.stalls.state,
             stalled=self.stalls.reason,
+            obeys_saves=seen.obeys_saves,
             stacks=self.stalls.answer,
         )
 

@@ -19,10 +19,11 @@ _PRELOAD_BUNDLED = ("jax", "tpujob_trainer.train")
 _MEGASCALE_PORT = 8080
 
 
-def variables(job: TPUTrainingJob, attempt: int) -> list[dict[str, Any]]:
+def variables(job: TPUTrainingJob, attempt: int, *, grace_s: int) -> list[dict[str, Any]]:
     """All variables, in an order in which later ones may refer to earlier ones."""
     return [
         *_identity(job, attempt),
+        pods.variable(Env.GRACE_S, grace_s),
         *_trainer(job),
         *_tpu(job, attempt),
         *_multislice(job, attempt),

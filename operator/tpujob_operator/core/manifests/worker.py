@@ -36,13 +36,13 @@ def pod_template(job: TPUTrainingJob, attempt: int, options: ManifestOptions) ->
     _mark(template["metadata"], job, attempt)
     spec = template["spec"]
     trainer = find_trainer(spec["containers"])
-    _wrap(trainer, environment.variables(job, attempt))
+    grace_s = spec.setdefault("terminationGracePeriodSeconds", _GRACE_S)
+    _wrap(trainer, environment.variables(job, attempt, grace_s=grace_s))
     _add_chips(trainer, job.shape.chips_per_host)
     _place(spec, job)
     spec["initContainers"] = [_agent_container(options), *(spec.get("initContainers") or [])]
     spec["volumes"] = [*(spec.get("volumes") or []), *_volumes(job)]
     spec["restartPolicy"] = "OnFailure"
-    spec.setdefault("terminationGracePeriodSeconds", _GRACE_S)
     spec.setdefault("enableServiceLinks", False)
     if spec.get("hostNetwork"):  # Kubernetes' default would then not find Services
         spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
