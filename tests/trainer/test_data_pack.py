@@ -173,6 +173,42 @@ def test_killed_packing_goes_on(tmp_path: Path) -> None:
     assert files_of(whole.folder) == files_of(tmp_path / "killed" / "256")
 
 
+def test_killed_worker_is_told(tmp_path: Path) -> None:
+    """When the kernel kills a worker, the answer is one sentence, and finished parts are kept."""
+    source = _big_corpus(tmp_path)
+    arguments = ["pack", "--source", str(source), "--sequence-length", "256", "--workers", "2"]
+    command = [*COMMAND, *arguments, "--out", str(tmp_path / "out")]
+    child = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    working = tmp_path / "out" / ".256.packing"
+    wait_until(lambda: any(working.glob("part-*.json")), "a finished part")
+    children = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+    workers = [
+        pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    os.kill(int(workers[0]), signal.SIGKILL)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 1
+    assert "tpujob-data: a worker was killed" in said
+    assert "Traceback" not in said
+    assert any(working.glob("part-*.json"))
+
+
+def test_full_disk_loses_no_part(tmp_path: Path) -> None:
+    """A write that fails is told with the file, and packing goes on once there is room."""
+    source = _big_corpus(tmp_path)
+    arguments = ["pack", "--source", str(source), "--sequence-length", "256", "--workers", "1"]
+    command = [*COMMAND, *arguments, "--out", str(tmp_path / "full")]
+    # A limit on the size of a file, in KiB, fails like a full disk and needs none.
+    limited = ["bash", "-c", 'ulimit -f 1000; exec "$@"', "bash", *command]
+    failed = subprocess.run(limited, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert failed.returncode == 1
+    assert "rows-000256-00000.array_record cannot be written" in failed.stderr
+    assert "Traceback" not in failed.stderr
+    subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=True)
+    whole = pack.ensure_pack(Recipe(str(source), (256,)), tmp_path / "whole", quiet)
+    assert files_of(whole.folder) == files_of(tmp_path / "full" / "256")
+
+
 @pytest.mark.usefixtures("small_parts")
 def test_changed_input_is_not_mixed_with_old_parts(tmp_path: Path) -> None:
     """A packing that broke off is begun anew when the input has changed since."""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import random
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
+from tests.trainer import feeder
 from tests.trainer.corpus import all_rows, make_jsonl, make_text, quiet, texts_of
-from tests.trainer.worlds import wait_until
+from tests.trainer.worlds import PATIENCE_S, ROOT, free_port, wait_until
 from tpujob_trainer import sharding, topology
-from tpujob_trainer.data import pack
+from tpujob_trainer.data import DataError, pack
 from tpujob_trainer.data.loader import Batches, Feed, Prefetcher
 from tpujob_trainer.data.manifest import Manifest
 from tpujob_trainer.data.pack import Recipe
@@ -109,6 +115,44 @@ def test_batch_is_the_same_for_every_world(manifest: Manifest, shape: tuple[int,
     assert rows.tokens.sharding == split
 
 
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_batch_is_the_same_for_every_number_of_processes(
+    manifest: Manifest, processes: int
+) -> None:
+    """Real worlds of 1, 2 and 4 processes hold the same rows in the same order."""
+    address = f"127.0.0.1:{free_port()}"
+    environment = os.environ | {
+        "PYTHONPATH": f"{ROOT / 'trainer'}:{ROOT}",
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={4 // processes}",
+    }
+    command = [sys.executable, "-m", "tests.trainer.feeder", str(manifest.folder), address]
+    world = [
+        subprocess.Popen(
+            [*command, str(processes), str(index)],
+            env=environment,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(processes)
+    ]
+    try:
+        outputs = [child.communicate(timeout=PATIENCE_S)[0] for child in world]
+    finally:
+        for child in world:
+            child.kill()
+    assert [child.returncode for child in world] == [0] * processes
+    seen = [json.loads(line) for output in outputs for line in output.splitlines()]
+    batches = Batches(manifest, seed=5, global_batch=feeder.GLOBAL_BATCH)
+    for step in feeder.STEPS:
+        expected = batches.rows(step, range(feeder.GLOBAL_BATCH)).tokens.tolist()
+        mine = [(row, tokens) for at, row, tokens in seen if at == step]
+        # Each row is on two devices.
+        assert sorted(row for row, _ in mine) == sorted([*range(feeder.GLOBAL_BATCH)] * 2)
+        assert all(tokens == expected[row] for row, tokens in mine)
+
+
 def _single(width: int) -> jax.ShapeDtypeStruct:
     mesh = topology.make_mesh(dict.fromkeys(sharding.AXES, 1), jax.devices()[:1])
     return jax.ShapeDtypeStruct((4, width), np.int32, sharding=sharding.named(mesh))
@@ -132,3 +176,25 @@ def test_prefetcher_passes_errors_on(manifest: Manifest) -> None:
     batches = Batches(manifest, seed=5, global_batch=4)
     with pytest.raises(ValueError, match="shape"):
         next(iter(Prefetcher(Feed(batches, {16: _single(99)}), range(1, 3))))
+
+
+def test_damaged_row_is_no_other_row(manifest: Manifest) -> None:
+    """Wherever a bit is flipped, rows are as packed or the answer names the file."""
+    path = manifest.folder / manifest.shards[0].file
+    content = path.read_bytes()
+    which = range(manifest.rows)
+    expected = Batches(manifest, seed=5, global_batch=manifest.rows).rows(1, which)
+    told = []
+    for bit in random.Random(0).sample(range(8 * len(content)), 60):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        try:
+            rows = Batches(manifest, seed=5, global_batch=manifest.rows).rows(1, which)
+        except DataError as error:
+            told.append(str(error))
+        else:
+            assert np.array_equal(rows.tokens, expected.tokens)
+            assert np.array_equal(rows.segments, expected.segments)
+    assert told
+    assert all(path.name in text for text in told)

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,11 @@ def ensure_pack(  # noqa: D417 - the callbacks explain themselves
         raise DataError(
             f"data directory {final.parent} cannot be used by user id {os.geteuid()}: {error}"
         ) from error
+    except BrokenProcessPool as error:
+        raise DataError(
+            "a worker was killed, perhaps for memory: the same command goes on with the parts "
+            "that are missing, and --workers can be fewer"
+        ) from error
     return read_manifest(final)
 
 
@@ -143,7 +149,7 @@ def _pack_into(
             f"{corpus.root} holds less text than one row of {min(recipe.lengths) + 1} tokens: "
             "give more text, or a shorter sequenceLength"
         )
-    for leftover in [*working.glob("part-*.json"), *working.glob("*.tmp")]:
+    for leftover in [*working.glob("part-*"), *working.glob("rest-*")]:
         leftover.unlink()
     (working / _RECIPE_FILE).unlink()
     manifest.write()
@@ -229,8 +235,7 @@ def _pack_part(working: Path, recipe: Recipe, index: int, part: Part) -> Part:
     noted: dict[str, Any] = {"documents": documents, "skipped": skipped, "tokens": total}
     noted["shards"] = [dataclasses.asdict(shard) for shard in shards.close()]
     if isinstance(packer, Splitter):
-        rest, starts = packer.rest()
-        noted["rest"], noted["starts"] = rest.tolist(), np.flatnonzero(starts).tolist()
+        np.save(_rest_file(working, index), np.stack([*packer.rest()]))
     path = _part_file(working, index)
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(noted), encoding="utf-8")
@@ -240,6 +245,10 @@ def _pack_part(working: Path, recipe: Recipe, index: int, part: Part) -> Part:
 
 def _part_file(working: Path, index: int) -> Path:
     return working / f"part-{index:05}.json"
+
+
+def _rest_file(working: Path, index: int) -> Path:
+    return working / f"rest-{index:05}.npy"
 
 
 def _batched(documents: Iterator[bytes]) -> Iterator[list[bytes]]:
@@ -283,8 +292,11 @@ class _Shards:
     def close(self) -> Iterator[Shard]:
         """Finish the files, and describe them."""
         for length in sorted(self._writers):
-            self._writers[length].close()
             path = self._path(length)
+            try:
+                self._writers[length].close()
+            except RuntimeError as error:  # a write that failed is told only here
+                raise DataError(f"{path} cannot be written: {error}") from error
             with path.open("rb") as file:
                 os.fsync(file.fileno())
             yield Shard(
@@ -303,7 +315,7 @@ def _manifest(
     files = [_part_file(working, index) for index in range(len(corpus.parts))]
     parts = [json.loads(file.read_text("utf-8")) for file in files]
     shards = [Shard(**shard) for part in parts for shard in part["shards"]]
-    joined, dropped = _join_rests(working, recipe, tokenizer, parts)
+    joined, dropped = _join_rests(working, recipe, tokenizer.vocab, len(parts))
     ordered = sorted([*shards, *joined], key=lambda shard: shard.file)
     return Manifest(
         folder=working,
@@ -321,21 +333,16 @@ def _manifest(
     )
 
 
-def _join_rests(
-    working: Path, recipe: Recipe, tokenizer: tokens.Tokenizer, parts: Sequence[dict[str, Any]]
-) -> tuple[list[Shard], int]:
+def _join_rests(working: Path, recipe: Recipe, vocab: int, parts: int) -> tuple[list[Shard], int]:
     """Rows of what each part had left over, and how many tokens are left over now."""
     if len(recipe.lengths) > 1:
         return [], 0
-    splitter = Splitter(recipe.lengths[0])
-    for part in parts:
-        rest = np.asarray(part["rest"], np.uint32)
-        starts = np.zeros(len(rest), np.bool_)
-        starts[part["starts"]] = True
-        starts[:1] = True  # what came before it is elsewhere
-        splitter.extend(rest, starts)
-    shards = _Shards(working, len(parts), tokenizer.vocab)
-    shards.write(splitter.finish())
+    splitter, shards = Splitter(recipe.lengths[0]), _Shards(working, parts, vocab)
+    for index in range(parts):
+        rest, starts = np.load(_rest_file(working, index))
+        starts[:1] = 1  # what came before it is elsewhere
+        splitter.extend(rest, starts.astype(np.bool_))
+        shards.write(splitter.finish())
     return list(shards.close()), len(splitter.rest()[0])
 
 
