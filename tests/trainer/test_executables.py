@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from tests.trainer.libtpu import slices
 from tpujob_trainer import config as configs
-from tpujob_trainer import executables
-from tpujob_trainer.executables import ExecutableCache
+from tpujob_trainer import topology
+from tpujob_trainer.executables import ExecutableCache, Fingerprint
+from tpujob_trainer.sharding import AXES
 
 
 def _cache(directory: Path, key: str = "key") -> ExecutableCache:
-    return ExecutableCache(str(directory), key, jax.devices()[:1])
+    fingerprint = Fingerprint({"key": key})
+    return ExecutableCache(str(directory), fingerprint, jax.devices()[:1])
 
 
 def _lower() -> jax.stages.Lowered:
@@ -42,7 +46,7 @@ def test_damaged_program_is_compiled_anew_and_replaced(
     """A bad file costs a compilation, is announced, and is good afterwards."""
     cache = _cache(tmp_path)
     cache.compile("double", _lower)
-    (file,) = tmp_path.iterdir()
+    (file,) = tmp_path.glob("*.bin")
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     damaged = {"flipped": content, "truncated": content[:1000], "empty": b""}[damage]
@@ -54,7 +58,11 @@ def test_damaged_program_is_compiled_anew_and_replaced(
 
 def test_without_a_directory_nothing_is_kept(tmp_path: Path) -> None:
     """No cache directory: it compiles, and writes nowhere."""
-    assert not ExecutableCache("", "key", jax.devices()[:1]).compile("double", _lower).from_cache
+    assert (
+        not ExecutableCache("", Fingerprint({}), jax.devices()[:1])
+        .compile("double", _lower)
+        .from_cache
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -68,11 +76,42 @@ def test_unwritable_directory_only_costs_the_cache(
     assert "is not kept" in capsys.readouterr().out
 
 
+def _fingerprint(raw: dict[str, Any], fsdp: int = 2) -> Fingerprint:
+    sizes = dict.fromkeys(AXES, 1) | {"fsdp": fsdp}
+    mesh = topology.make_mesh(sizes, jax.devices()[:fsdp])
+    return Fingerprint.of(configs.load({"checkpoint": {"directory": "a"}, **raw}), mesh)
+
+
 def test_fingerprint_follows_what_programs_depend_on() -> None:
     """Sizes and mesh change it, the checkpoint directory does not."""
-    base = {"checkpoint": {"directory": "a"}}
-    mesh = {"fsdp": 2}
-    key = executables.fingerprint(configs.load(base), mesh)
-    assert key == executables.fingerprint(configs.load({"checkpoint": {"directory": "b"}}), mesh)
-    assert key != executables.fingerprint(configs.load({**base, "globalBatch": 4}), mesh)
-    assert key != executables.fingerprint(configs.load(base), {"fsdp": 4})
+    key = _fingerprint({}).key
+    assert key == _fingerprint({"checkpoint": {"directory": "b"}}).key
+    assert key != _fingerprint({"globalBatch": 4}).key
+    assert key != _fingerprint({}, fsdp=4).key
+
+
+def test_a_miss_says_what_is_different(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A program of another configuration or version is not loaded, and the reason is told."""
+    devices = jax.devices()[:1]
+    parts = {"configuration": 1, "versions": 2, "process": None}
+    ExecutableCache(str(tmp_path), Fingerprint(parts), devices).compile("double", _lower)
+    other = Fingerprint({**parts, "versions": 3})
+    assert not ExecutableCache(str(tmp_path), other, devices).compile("double", _lower).from_cache
+    assert "is for another versions, compiling anew" in capsys.readouterr().out
+    another_process = Fingerprint({**parts, "process": 1})
+    ExecutableCache(str(tmp_path), another_process, devices).compile("double", _lower)
+    assert "another" not in capsys.readouterr().out
+
+
+def test_programs_for_tpus_depend_on_no_process_and_no_processor() -> None:
+    """Whoever compiles for a slice gets the same key; another slice gets another one."""
+    config = configs.load({"checkpoint": {"directory": "a"}})
+    keys = {}
+    for accelerator, name in (("v5e", "2x4"), ("v6e", "2x4"), ("v5e", "4x4")):
+        _, devices = slices(accelerator, name)
+        mesh = topology.make_mesh(dict.fromkeys(AXES, 1) | {"fsdp": len(devices)}, devices)
+        fingerprint = Fingerprint.of(config, mesh)
+        assert fingerprint.parts["process"] is None
+        assert fingerprint.parts["processor"] == ""
+        keys[fingerprint.key] = name
+    assert len(keys) == 3

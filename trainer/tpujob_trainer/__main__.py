@@ -1,20 +1,23 @@
-"""``python -m tpujob_trainer``: read the configuration, train, exit with a code that says why."""
+"""``python -m tpujob_trainer [train]``: read the configuration, train, say why it ended.
+
+``check`` and ``compile`` ask the TPU compiler about a job before it has a TPU.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 from tpujob_agent.protocol import Env, ExitCode
 from tpujob_trainer import config as configs
+from tpujob_trainer.ahead import commands
 from tpujob_trainer.config import TrainerConfig
 from tpujob_trainer.fields import ConfigError
+from tpujob_trainer.source import decoded
 
 #: The user's configuration, data or directory is at fault: the message alone helps.
 USER_ERROR = 1
@@ -33,16 +36,22 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Read the configuration and train; returns the exit code."""
+    """Train, unless the first argument names another command; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["check"] or arguments[:1] == ["compile"]:
+        return commands.run(arguments[0], arguments[1:])
     parser = argparse.ArgumentParser(
-        "tpujob-trainer", description="Train a sharded language model."
+        "tpujob-trainer [train]",
+        description="Train a sharded language model.",
+        epilog="Other commands, each with its own --help: check (does it fit a TPU slice?), "
+        "compile (ahead of time).",
     )
     parser.add_argument(
         "--config",
         default="",
         help=f"JSON file, or env:NAME (default: env:{Env.TRAINER_CONFIG} if that is set)",
     )
-    options = parser.parse_args(argv)
+    options = parser.parse_args(arguments[1:] if arguments[:1] == ["train"] else arguments)
     try:
         config = read_config(options.config, os.environ)
     except ConfigError as error:
@@ -61,25 +70,8 @@ def read_config(where: str, env: Mapping[str, str]) -> TrainerConfig:
     Raises:
         ConfigError: it is missing, no JSON, or has faults.
     """
-    name = Env.TRAINER_CONFIG if not where else where.removeprefix("env:")
-    if where and not where.startswith("env:"):
-        text, origin = _read(Path(where)), where
-    elif name in env:
-        text, origin = env[name], f"variable {name}"
-    else:
-        raise ConfigError([f"none given: pass --config FILE or set {name}"])
-    try:
-        raw = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError([f"{origin} is no JSON: {error}"]) from error
+    raw = decoded(where, env)
     return configs.load(raw, overrides={"checkpoint": _checkpoint_overrides(env)})
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError([f"{path} cannot be read: {error.strerror}"]) from error
 
 
 def _checkpoint_overrides(env: Mapping[str, str]) -> dict[str, Any]:

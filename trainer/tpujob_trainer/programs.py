@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,17 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tpujob_trainer import sharding, step
 from tpujob_trainer.config import TrainerConfig
 from tpujob_trainer.digest import make_digest, make_shares
-from tpujob_trainer.executables import Compiled, ExecutableCache, fingerprint
+from tpujob_trainer.executables import Compiled, ExecutableCache, Fingerprint
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Program:
+    """A pure function, the shapes it is compiled for, and how its results are split."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    out_shardings: Any
+    donate: tuple[int, ...] = ()
 
 
 class Programs:
@@ -26,15 +37,14 @@ class Programs:
         self._config, self._mesh = config, mesh
         self.state = step.abstract_state(config, mesh)
         self.rows = step.abstract_rows(config, mesh)
-        #: Equal in processes that run the very same programs at the same place of the world.
-        self.key = fingerprint(config, dict(mesh.shape))
-        self._cache = ExecutableCache(cache_directory, self.key, list(mesh.devices.flat))
+        fingerprint = Fingerprint.of(config, mesh)
+        #: Equal wherever the very same programs run.
+        self.key = fingerprint.key
+        self._cache = ExecutableCache(cache_directory, fingerprint, list(mesh.devices.flat))
 
     def init(self) -> Compiled:
         """``() -> state``."""
-        return self._compile(
-            "init", lambda: step.init_state(self._config), (), _shardings(self.state)
-        )
+        return self.compile("init")
 
     def rows_of(self, length: int) -> Any:
         """What ``train(length)`` takes as rows."""
@@ -46,50 +56,80 @@ class Programs:
         Args:
             length: of the rows, which is one of the buckets'; 0: sequenceLength.
         """
-        config = self._config.at_length(length or self._config.sequence_length)
+        return self.compile(self._name_of(length or self._config.sequence_length))
+
+    def _name_of(self, length: int) -> str:
+        return "train" if length == self._config.sequence_length else f"train-{length}"
+
+    @property
+    def names(self) -> list[str]:
+        """All programs of a run, the steps of its buckets included."""
+        steps = [self._name_of(length) for length in self._config.lengths]
+        return ["init", *steps, "digest", "shares", "copy"]
+
+    def digest(self) -> Compiled:
+        """``(state) -> uint32 per leaf``."""
+        return self.compile("digest")
+
+    def shares(self) -> Compiled:
+        """``(state) -> uint32 per device and leaf``; without a collective."""
+        return self.compile("shares")
+
+    def copy(self) -> Compiled:
+        """``(state) -> state`` in memory of its own, on the devices."""
+        return self.compile("copy")
+
+    def compile(self, name: str) -> Compiled:
+        """The program of that name, one of ``names``."""
+        return self._cache.compile(name, lambda: self._lower(name))
+
+    def keep(self, name: str) -> Compiled:
+        """Compile the program for devices that are not here, unless the cache has it."""
+        return self._cache.keep(name, lambda: self._lower(name))
+
+    def _lower(self, name: str) -> jax.stages.Lowered:
+        with jax.set_mesh(self._mesh):
+            lowered: jax.stages.Lowered = self.trace(name).lower()
+        return lowered
+
+    def trace(self, name: str) -> jax.stages.Traced:
+        """The program of that name, traced only."""
+        program = self._program(name)
+        with jax.set_mesh(self._mesh):
+            jitted = jax.jit(
+                program.function,
+                out_shardings=program.out_shardings,
+                donate_argnums=program.donate,
+            )
+            return jitted.trace(*program.arguments)
+
+    def _program(self, name: str) -> _Program:
+        state, mesh = self.state, self._mesh
+        match name:
+            case "init":
+                return _Program(lambda: step.init_state(self._config), (), _shardings(state))
+            case "digest":
+                return _Program(make_digest(state, mesh), (state,), sharding.named(mesh))
+            case "shares":
+                rows = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+                return _Program(make_shares(state, mesh), (state,), rows)
+            case "copy":
+                return _Program(_copy, (state,), _shardings(state))
+        return self._step(int(name.partition("-")[2] or self._config.sequence_length))
+
+    def _step(self, length: int) -> _Program:
+        config = self._config.at_length(length)
 
         def train_step(state: step.State, rows: Any) -> tuple[step.State, step.Metrics]:
             tokens, segments = rows if config.has_segments else (rows, None)
             return step.train_step(state, tokens, config, segments)
 
-        is_bucket = config.sequence_length != self._config.sequence_length
-        name = f"train-{length}" if is_bucket else "train"
-        arguments = (self.state, self.rows_of(config.sequence_length))
         out = (_shardings(self.state), sharding.named(self._mesh))
-        return self._compile(name, train_step, arguments, out, donate=(0,))
+        return _Program(train_step, (self.state, self.rows_of(length)), out, donate=(0,))
 
-    def digest(self) -> Compiled:
-        """``(state) -> uint32 per leaf``."""
-        digest = make_digest(self.state, self._mesh)
-        return self._compile("digest", digest, (self.state,), sharding.named(self._mesh))
 
-    def shares(self) -> Compiled:
-        """``(state) -> uint32 per device and leaf``; without a collective."""
-        rows = NamedSharding(self._mesh, PartitionSpec(self._mesh.axis_names))
-        return self._compile("shares", make_shares(self.state, self._mesh), (self.state,), rows)
-
-    def copy(self) -> Compiled:
-        """``(state) -> state`` in memory of its own, on the devices."""
-
-        def copy(state: step.State) -> Any:
-            return jax.tree.map(jnp.copy, state)
-
-        return self._compile("copy", copy, (self.state,), _shardings(self.state))
-
-    def _compile(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        out_shardings: Any,
-        donate: tuple[int, ...] = (),
-    ) -> Compiled:
-        def lower() -> jax.stages.Lowered:
-            with jax.set_mesh(self._mesh):
-                jitted = jax.jit(function, out_shardings=out_shardings, donate_argnums=donate)
-                return jitted.lower(*arguments)
-
-        return self._cache.compile(name, lower)
+def _copy(state: step.State) -> Any:
+    return jax.tree.map(jnp.copy, state)
 
 
 def _shardings(abstract: Any) -> Any:

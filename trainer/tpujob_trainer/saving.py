@@ -311,7 +311,8 @@ def _fingerprint(config: TrainerConfig, programs: Programs) -> str:
     """Equal for starts that may load each other's shards: programs, world, data, directory."""
     plain = fields.to_json(config)
     specs = [str(leaf.sharding) for leaf in jax.tree.leaves(programs.state)]
-    parts = [programs.key, plain["data"], config.checkpoint.directory, specs]
+    place = [jax.process_index(), jax.process_count()]  # the programs may be the same for all
+    parts = [programs.key, place, plain["data"], config.checkpoint.directory, specs]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 

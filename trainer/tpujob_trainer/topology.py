@@ -64,12 +64,19 @@ def _split(shape: tuple[int, ...], slices: int) -> tuple[tuple[int, int], tuple[
     )
 
 
+def within_slice(mesh: Devices, slices: int) -> Devices:
+    """The first slice's part of a mesh, with as many axes; axes between slices are shorter."""
+    over_slices, within = _split(mesh.shape, slices)
+    first, second = (slice(0, n // k) for n, k in zip(mesh.shape, over_slices, strict=False))
+    return mesh[first, second].reshape(within)
+
+
 def _layout_of_slice(shape: tuple[int, ...], devices: Sequence[jax.Device]) -> Devices:
     """The layout, of all that are tried, with the fewest hops, the last axis counting most."""
     if len(devices) == 1:
         return np.asarray(devices).reshape(shape)
     candidates = [*_of_jax(shape, devices), *_of_coordinates(shape, devices)]
-    wrap = _wrapping(devices)
+    wrap = wrapping(devices)
     return min(candidates, key=lambda mesh: hops(mesh, wrap)[::-1])
 
 
@@ -85,21 +92,21 @@ def _of_jax(shape: tuple[int, ...], devices: Sequence[jax.Device]) -> Iterator[D
 
 def _of_coordinates(shape: tuple[int, ...], devices: Sequence[jax.Device]) -> Iterator[Devices]:
     """Row by row through the torus, for each order of its axes."""
-    places = _places(devices)
-    for order in itertools.permutations(range(places.shape[1])):
-        ranks = np.lexsort([places[:, axis] for axis in reversed(order)])
+    rows = places(devices)
+    for order in itertools.permutations(range(rows.shape[1])):
+        ranks = np.lexsort([rows[:, axis] for axis in reversed(order)])
         yield np.asarray(devices)[ranks].reshape(shape)
 
 
-def _places(devices: Sequence[jax.Device]) -> np.ndarray[Any, np.dtype[np.int64]]:
+def places(devices: Sequence[jax.Device]) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Coordinates x, y, z and the core on its chip, one row for each device."""
     return np.array([(*d.coords, getattr(d, "core_on_chip", 0)) for d in devices])
 
 
-def _wrapping(devices: Sequence[jax.Device]) -> tuple[int, ...]:
+def wrapping(devices: Sequence[jax.Device]) -> tuple[int, ...]:
     """Length of the ring of each torus axis, 0 where it is a line."""
     edge = BY_DEVICE_KIND[devices[0].device_kind].torus_edge
-    extent = _places(devices)[:, :3].max(axis=0) + 1
+    extent = places(devices)[:, :3].max(axis=0) + 1
     return tuple(int(size) if size % edge == 0 else 0 for size in extent)
 
 
@@ -110,10 +117,10 @@ def hops(mesh: Devices, wrap: Sequence[int]) -> tuple[float, ...]:
         mesh: devices of one slice.
         wrap: length of the ring of each torus axis, 0 where it is a line.
     """
-    places = _places(list(mesh.flat))[:, :3].reshape(*mesh.shape, 3)
+    at = places(list(mesh.flat))[:, :3].reshape(*mesh.shape, 3)
     means = []
     for axis in range(mesh.ndim):
-        apart = np.abs(places - np.roll(places, -1, axis=axis))
+        apart = np.abs(at - np.roll(at, -1, axis=axis))
         ring = np.array([size or np.iinfo(np.int64).max for size in wrap])
         means.append(float(np.minimum(apart, ring - apart).sum(axis=-1).mean()))
     return tuple(means)

@@ -64,7 +64,7 @@ def require_compiler() -> None:
     if not path and importlib.util.find_spec("libtpu") is None:
         raise NoCompilerError(
             "the TPU compiler is missing: pip install 'tpujob[tpu]', "
-            f"or set {_LIBRARY} to a libtpu.so (in a checkout: make libtpu)"
+            f"or set {_LIBRARY} to a libtpu.so (in a checkout: bash tools/libtpu.sh .venv)"
         )
 
 

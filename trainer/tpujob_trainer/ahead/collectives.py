@@ -1,0 +1,232 @@
+"""What a compiled step sends between chips: collectives, read from the optimised HLO.
+
+Groups of devices come as lists ``{{0,1},{2,3}}``, as an iota ``[2,4]<=[4,2]T(1,0)``
+or as axes of a mesh ``mesh['a'=4,'b'=2] {'a'}``. Between slices the TPU compiler makes
+host transfers of its multi-slice runtime out of them, which name their kind.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+#: Kinds whose ``-start`` form carries the operands; ``-done`` is not counted.
+KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
+
+_ELEMENT_BITS = {"pred": 8, "bf16": 16, "f8e4m3fn": 8, "f8e5m2": 8}
+_ARRAY = re.compile(r"\b(pred|bf16|[suf]\d+|f8e\w+)\[([\d,]*)\]")
+_HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*?)\s([a-z][a-z\-]*)\((.*?)\)(.*)$")
+_CALLED = re.compile(
+    r"(body|condition|calls|to_apply|branch_computations)=\{?((?:%[\w.\-]+(?:, )?)+)"
+)
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{} ]*\})\}")
+_IOTA = re.compile(r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\] ?\{([^}]*)\}")
+_SLICES = re.compile(r'_xla_megascale_target="\{([\d,]*)\}')
+_TRANSFER = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Collective:
+    """Equal collectives of one step, as one device sees them.
+
+    Attributes:
+        kind: One of ``KINDS``.
+        group: Partitions that exchange; empty for a transfer between slices.
+        size: Devices, or slices, that take part.
+        bytes: Of the whole array: gathered, to be reduced, or passed on.
+        count: How often in a step.
+        is_between_slices: Whether it goes over the data-centre network.
+    """
+
+    kind: str
+    group: tuple[int, ...]
+    size: int
+    bytes: int
+    count: int
+    is_between_slices: bool = False
+
+    @property
+    def sent_bytes(self) -> float:
+        """Least bytes that a device has to send, or receive, in a step."""
+        share = (self.size - 1) / self.size
+        factor = {"all-reduce": 2 * share, "collective-permute": 1.0}.get(self.kind, share)
+        return self.count * self.bytes * factor
+
+    def axes(self, shape: Mapping[str, int]) -> tuple[str, ...]:
+        """The axes of a slice's mesh that the group runs over."""
+        if self.is_between_slices:
+            return ("slice",)
+        places = np.array(np.unravel_index(self.group, tuple(shape.values())))
+        moves = places.max(axis=1) > places.min(axis=1)
+        return tuple(axis for axis, is_moving in zip(shape, moves, strict=True) if is_moving)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Instruction:
+    result: str  # its type
+    opcode: str
+    operands: str
+    attributes: str
+
+
+def collectives(hlo: str) -> list[Collective]:
+    """All collectives of a compiled module, loops counted as often as they run.
+
+    Args:
+        hlo: text of the optimised module.
+    """
+    computations, entry = _computations(hlo)
+    counts = _runs(computations, entry)
+    found: collections.Counter[Collective] = collections.Counter()
+    for name, instructions in computations.items():
+        types = {i: instruction.result for i, instruction in instructions.items()}
+        for instruction in instructions.values():
+            one = _collective(instruction, types, is_scatter="reduce-scatter" in name)
+            if one and one.size > 1 and counts[name]:
+                found[one] += counts[name]
+    return [dataclasses.replace(one, count=count) for one, count in found.items()]
+
+
+def _computations(hlo: str) -> tuple[dict[str, dict[str, _Instruction]], str]:
+    """Instructions by name, by computation; and the entry's name."""
+    computations: dict[str, dict[str, _Instruction]] = {}
+    current, entry = "", ""
+    for line in hlo.splitlines():
+        if header := _HEADER.match(line):
+            current = header[2]
+            computations[current] = {}
+            entry = current if header[1] else entry
+        elif current and (found := _INSTRUCTION.match(line)):
+            computations[current][found[1]] = _Instruction(*found.groups()[1:])
+    return computations, entry
+
+
+def _runs(computations: dict[str, dict[str, _Instruction]], entry: str) -> dict[str, int]:
+    """How often each computation runs in a step; loops of unknown length count once."""
+    runs = dict.fromkeys(computations, 0)
+    # HLO text lists a computation before its callers, so that callers are done first here.
+    runs[entry] = 1
+    for name in reversed(computations):
+        for instruction in computations[name].values():
+            trips = _TRIPS.search(instruction.attributes)
+            for role, called in _CALLED.findall(instruction.attributes):
+                times = int(trips[1]) if trips and role == "body" else 1
+                for callee in _names(called):
+                    runs[callee] += runs[name] * times
+    return runs
+
+
+def _collective(
+    instruction: _Instruction, types: dict[str, str], *, is_scatter: bool
+) -> Collective | None:
+    if instruction.opcode == "send" and (transfer := _TRANSFER.search(instruction.attributes)):
+        return _between_slices(instruction, transfer[1])
+    kind = instruction.opcode.removesuffix("-start")
+    if kind not in KINDS or instruction.opcode.endswith("-done"):
+        return None
+    operands = _names(instruction.operands)
+    size_bytes = sum(_bytes(types.get(operand, "")) for operand in operands)
+    group = next((g for g in device_groups(instruction.attributes) if len(g) > 1), ())
+    if kind == "all-gather":
+        size_bytes *= len(group)
+    if kind == "all-reduce" and is_scatter:  # how TPUs do it: both in one fusion
+        kind = "reduce-scatter"
+    return Collective(kind, group, len(group), size_bytes, 1)
+
+
+def _between_slices(instruction: _Instruction, transfer: str) -> Collective:
+    slices = _SLICES.search(instruction.attributes)
+    size = len(slices[1].split(",")) if slices else 2
+    size_bytes = _bytes(instruction.result.split("u32[]")[0])
+    kind = transfer.lower().replace("_", "-")
+    if kind == "all-gather":
+        size_bytes *= size
+    return Collective(kind, (), size, size_bytes, 1, is_between_slices=True)
+
+
+def _names(text: str) -> list[str]:
+    return re.findall(r"%([\w.\-]+)", text)
+
+
+def _bytes(kind: str) -> int:
+    """Size of a type, tuples summed, in bytes."""
+    return sum(
+        math.prod(map(int, filter(None, dimensions.split(",")))) * _bits(element) // 8
+        for element, dimensions in _ARRAY.findall(kind)
+    )
+
+
+def _bits(element: str) -> int:
+    return _ELEMENT_BITS.get(element) or int(element[1:])
+
+
+def device_groups(attributes: str) -> list[tuple[int, ...]]:
+    """Partitions that exchange with each other; for permutes the pairs that do."""
+    if listed := _LISTED.search(attributes):
+        return [tuple(map(int, g.split(","))) for g in re.findall(r"\{([\d,]+)\}", listed[1])]
+    if iota := _IOTA.search(attributes):
+        dimensions = _numbers(iota[3])
+        order = _numbers(iota[4]) if iota[4] else range(len(dimensions))
+        return _rows(_ids(dimensions).transpose(*order).reshape(int(iota[1]), int(iota[2])))
+    if mesh := _MESH.search(attributes):
+        return _groups_of_mesh(mesh[1], mesh[2])
+    raise ValueError(f"unknown form of device groups: {attributes[:200]}")
+
+
+def _groups_of_mesh(mesh: str, across: str) -> list[tuple[int, ...]]:
+    """Groups of a mesh ``'a'=4,'b'=2`` across axes ``'b','a':(2)2``, the last a part of an axis."""
+    if "device_ids" in mesh:
+        raise ValueError(f"unknown order of devices in mesh[{mesh}]")
+    sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", mesh)}
+    parts = {
+        name: (int(before or 1), int(size or sizes[name]))
+        for name, before, size in re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", across)
+    }
+    shape: list[int] = []
+    moving: list[int] = []
+    for name, size in sizes.items():
+        before, part = parts.get(name, (1, 1))
+        moving += [len(shape) + 1] if name in parts else []
+        shape += [before, part, size // before // part]
+    resting = [axis for axis in range(len(shape)) if axis not in moving]
+    ids = _ids(shape).transpose(*resting, *moving)
+    return _rows(ids.reshape(-1, math.prod(shape[axis] for axis in moving)))
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def _ids(dimensions: Sequence[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    return np.arange(math.prod(dimensions)).reshape(dimensions)
+
+
+def _rows(ids: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> list[tuple[int, ...]]:
+    return [tuple(int(i) for i in row) for row in ids]
+
+
+def by_axes(
+    found: Sequence[Collective], shape: Mapping[str, int]
+) -> Iterator[tuple[tuple[str, ...], str, float, int]]:
+    """Sums over equal axes and kinds: axes, kind, bytes sent by a device, how many.
+
+    Args:
+        found: collectives of a step.
+        shape: of the mesh within one slice, in the order of its axes.
+    """
+    sent: dict[tuple[tuple[str, ...], str], float] = collections.defaultdict(float)
+    number: dict[tuple[tuple[str, ...], str], int] = collections.defaultdict(int)
+    for one in found:
+        key = (one.axes(shape), one.kind)
+        sent[key] += one.sent_bytes
+        number[key] += one.count
+    for axes, kind in sorted(sent):
+        yield axes, kind, sent[axes, kind], number[axes, kind]
