@@ -10,17 +10,18 @@ from types import ModuleType
 
 from bench import cluster, recovery, trainer_recovery
 
-_BENCHES: dict[str, Callable[[int], object]] = {
-    "cluster": cluster.run,
-    "trainer": lambda repeat: trainer_recovery.main(["--repeat", str(repeat)]),
-    "recovery": recovery.run,
-    "input": lambda repeat: _input_wait().run_input(repeat),
-    "telemetry": lambda repeat: _input_wait().run_telemetry(repeat),
+_BENCHES: dict[str, Callable[[argparse.Namespace], object]] = {
+    "cluster": lambda args: cluster.run(args.repeat),
+    "trainer": lambda args: trainer_recovery.main(["--repeat", str(args.repeat)]),
+    "recovery": lambda args: recovery.run(args.repeat),
+    "input": lambda args: _late("input_wait").run_input(args.repeat),
+    "telemetry": lambda args: _late("input_wait").run_telemetry(args.repeat),
+    "step": lambda args: _late("step").run(args.repeat, args.nanodo),
 }
 
 
-def _input_wait() -> ModuleType:
-    return importlib.import_module("bench.input_wait")  # JAX, only for who measures it
+def _late(name: str) -> ModuleType:
+    return importlib.import_module(f"bench.{name}")  # JAX, only for who measures it
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -28,6 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(_BENCHES)}")
     parser.add_argument("--repeat", type=int, default=3, help="runs of each figure (default 3)")
+    parser.add_argument("--nanodo", default="", help="step: a checkout of google-deepmind/nanodo")
     args = parser.parse_args(argv)
     unknown = sorted(set(args.names) - set(_BENCHES))
     if unknown:
@@ -36,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
         )
     for name in args.names or _BENCHES:
         print(f"== {name}", flush=True)
-        _BENCHES[name](args.repeat)
+        _BENCHES[name](args)
     return 0
 
 
