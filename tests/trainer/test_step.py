@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend import core
 
 from tests.trainer.worlds import SMALL_MODEL
 from tpujob_trainer import config as configs
@@ -37,18 +39,25 @@ def _rows(config: TrainerConfig, seed: int) -> np.ndarray[tuple[int, ...], np.dt
     return np.random.default_rng(seed).integers(0, 256, shape, np.int32)
 
 
-def _steps(config: TrainerConfig, shape: tuple[int, ...] = (1, 1, 1, 1)) -> list[float]:
-    """Loss and gradient norm of three steps on a mesh of this shape."""
+def _course(
+    config: TrainerConfig, shape: tuple[int, ...], seeds: Iterable[int]
+) -> list[tuple[float, float]]:
+    """Loss and gradient norm of steps on a mesh of this shape."""
     sizes = dict(zip(sharding.AXES, shape, strict=True))
     mesh = topology.make_mesh(sizes, jax.devices()[: math.prod(shape)])
     programs = Programs(config, mesh, "")
     state, train = programs.init().call(), programs.train().call
     found = []
-    for seed in range(3):
+    for seed in seeds:
         rows = jax.device_put(_rows(config, seed), programs.rows.sharding)
         state, metrics = train(state, rows)
-        found += [float(metrics["loss"]), float(metrics["grad_norm"])]
+        found.append((float(metrics["loss"]), float(metrics["grad_norm"])))
     return found
+
+
+def _steps(config: TrainerConfig, shape: tuple[int, ...] = (1, 1, 1, 1)) -> list[float]:
+    """Losses and gradient norms of three steps."""
+    return [number for pair in _course(config, shape, range(3)) for number in pair]
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +99,36 @@ def test_tied_embeddings_share_one_table() -> None:
     losses = _steps(config, (1, 2, 1, 2))
     assert losses[0] == pytest.approx(math.log(256) + 0.5, abs=0.4)
     assert losses == pytest.approx(_steps(config), rel=2e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 2, 1, 2)])
+def test_int8_training_still_learns(shape: tuple[int, ...]) -> None:
+    """On one batch again and again, the loss falls in int8 as it does in float32."""
+    losses = {}
+    for precision in ("float32", "int8"):
+        config = _config(model={"precision": precision}, optimizer={"warmupSteps": 0})
+        losses[precision] = [loss for loss, _ in _course(config, shape, [0] * 12)]
+    assert losses["int8"][-1] < losses["int8"][0] - 1
+    assert losses["int8"] == pytest.approx(losses["float32"], rel=0.05)
+    assert losses["int8"] != pytest.approx(losses["float32"], rel=1e-5)
+
+
+def test_int8_multiplies_in_int8_forward_and_backward() -> None:
+    """All three products of each of a layer's four weights take int8."""
+    config = _config(model={"precision": "int8", "layers": 1}).model
+    params = model.init_params(config, 0)
+    rows_BxM = jnp.asarray(_rows(_config(), 0))
+    loss = jax.grad(lambda params: jnp.sum(model.token_losses(params, rows_BxM, config)))
+    equations = _equations(jax.make_jaxpr(loss)(params).jaxpr)
+    products = [e for e in equations if e.primitive.name == "dot_general"]
+    in_int8 = [e for e in products if all(x.aval.dtype == jnp.int8 for x in e.invars)]
+    assert len(in_int8) == 12
+
+
+def _equations(jaxpr: Any) -> list[Any]:
+    """Equations of a program and of all programs within."""
+    inner = [part for e in jaxpr.eqns for part in core.jaxprs_in_params(e.params)]
+    return [*jaxpr.eqns, *(e for part in inner for e in _equations(part))]
 
 
 def test_loss_of_packed_rows_is_that_of_their_documents() -> None:

@@ -147,7 +147,7 @@ def _normal(index: jax.Array, key: jax.Array) -> jax.Array:
 
 def compute_dtype(c: ModelConfig) -> jnp.dtype:
     """bfloat16 where the hardware multiplies it natively, float32 on CPU."""
-    if c.precision == "auto":
+    if c.precision in {"auto", "int8"}:
         return jnp.dtype("float32" if sharding.platform() == "cpu" else "bfloat16")
     return jnp.dtype(c.precision)
 
@@ -258,7 +258,7 @@ def _block(
     x_BxLxD = checkpoint_name(x_BxLxD, LAYER_INPUT)
     normed_BxLxD = _rms_norm(x_BxLxD, layer["norms"][0])
     x_BxLxD += _attention(layer, normed_BxLxD, c, rope_2xLxC, segments_BxL)
-    x_BxLxD += _feed_forward(layer, _rms_norm(x_BxLxD, layer["norms"][1]))
+    x_BxLxD += _feed_forward(layer, _rms_norm(x_BxLxD, layer["norms"][1]), c)
     return _split_rows(x_BxLxD)
 
 
@@ -293,7 +293,7 @@ def _attention(
     segments_BxL: jax.Array | None,
 ) -> jax.Array:
     batch, length, _ = x_BxLxD.shape
-    qkv_BxLxKxGxC = jnp.einsum("bld,dkgc->blkgc", x_BxLxD, layer["query_key_value"])
+    qkv_BxLxKxGxC = _product(x_BxLxD, layer["query_key_value"], c)
     q_BxLxHxC = qkv_BxLxKxGxC[..., :-2, :].reshape(batch, length, c.heads, c.d_head)
     mixed_BxLxHxC = attention.attention(
         _rope(q_BxLxHxC, rope_2xLxC),
@@ -302,11 +302,22 @@ def _attention(
         kind=c.attention,
         segments_BxL=segments_BxL,
     )
-    return jnp.einsum("blhc,hcd->bld", mixed_BxLxHxC, layer["output"])
+    return _product(mixed_BxLxHxC, layer["output"], c, contracted=2)
 
 
-def _feed_forward(layer: Params, x_BxLxD: jax.Array) -> jax.Array:
+def _feed_forward(layer: Params, x_BxLxD: jax.Array, c: ModelConfig) -> jax.Array:
     """SwiGLU (Shazeer, 2020)."""
-    gate_up_BxLx2xF = jnp.einsum("bld,dgf->blgf", x_BxLxD, layer["gate_up"])
+    gate_up_BxLx2xF = _product(x_BxLxD, layer["gate_up"], c)
     hidden_BxLxF = jax.nn.silu(gate_up_BxLx2xF[:, :, 0]) * gate_up_BxLx2xF[:, :, 1]
-    return jnp.matmul(hidden_BxLxF, layer["down"])
+    return _product(hidden_BxLxF, layer["down"], c)
+
+
+def _product(x: jax.Array, weight: jax.Array, c: ModelConfig, contracted: int = 1) -> jax.Array:
+    """Contract the last dimensions of activations with the first ones of a weight."""
+    last = tuple(range(x.ndim - contracted, x.ndim))
+    numbers = ((last, tuple(range(contracted))), ((), ()))
+    if c.precision != "int8":
+        return jax.lax.dot_general(x, weight, numbers)
+    from tpujob_trainer import int8  # noqa: PLC0415 - brings Flax, 1.5 s that only int8 needs
+
+    return int8.dot_general(x, weight, numbers)

@@ -25,7 +25,7 @@ class ModelConfig:
     vocab: int = setting(256, at_least=256)  # tokens may be bytes
     rope_theta: float = setting(10_000.0, above=1.0, key="ropeTheta")
     tied_embeddings: bool = setting(default=False, key="tiedEmbeddings")
-    precision: str = setting("auto", choices=("auto", "float32", "bfloat16"))
+    precision: str = setting("auto", choices=("auto", "float32", "bfloat16", "int8"))
     attention: str = setting("auto", choices=("auto", "splash", "cudnn", "xla"))
     remat: str = setting("none", choices=("none", "dots", "full", "offload"))
     scan_layers: bool = setting(default=False, key="scanLayers")
