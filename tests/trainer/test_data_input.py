@@ -185,3 +185,14 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "holds no pack" in capsys.readouterr().err
     manifest = json.loads((tmp_path / "c" / "16" / "pack.json").read_text())
     assert manifest["tokenizer"] == "bytes"
+
+
+def test_progress_fits_where_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """A terminal gets one line that is drawn anew, a log gets lines."""
+    for done in (5_000_000, 10_000_000):
+        cli._Bar()(done, 10_000_000)
+    shown = capsys.readouterr().out
+    assert shown.count("\r") == 2
+    assert shown.endswith("100% of 10.0 MB\n")
+    cli._Lines()(10_000_000, 10_000_000)
+    assert capsys.readouterr().out.startswith("packed 10.0 of 10.0 MB")

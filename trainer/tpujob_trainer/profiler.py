@@ -67,10 +67,10 @@ class Profiler:
             self._say(f"trace written to {self._directory}")
 
     def _start(self, first: int, last: int) -> None:
-        options = jax.profiler.ProfileOptions()
-        options.session_id = f"steps-{first}-{last}"
         self._wanted = None  # a start that fails is not repeated at each step
         with self._faults_told("the trace"):
+            options = jax.profiler.ProfileOptions()
+            options.session_id = f"steps-{first}-{last}"  # the name of the run's folder
             self._directory.mkdir(parents=True, exist_ok=True)
             jax.profiler.start_trace(self._directory, profiler_options=options)
             self._until = last

@@ -159,9 +159,9 @@ def _pack_into(
 
 def _identity(recipe: Recipe, corpus: Corpus, tokenizer: tokens.Tokenizer) -> str:
     """Changes whenever parts that are done already would become different."""
-    newest = max((p.path.stat().st_mtime_ns for part in corpus.parts for p in part), default=0)
-    values = [FORMAT, recipe.lengths, corpus.sha256, newest, tokenizer.sha256, tokenizer.end]
-    return json.dumps(values)
+    changed = [piece.path.stat().st_mtime_ns for part in corpus.parts for piece in part]
+    values = [FORMAT, recipe.lengths, corpus.sha256, changed, tokenizer.sha256, tokenizer.end]
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
 def _begin_or_resume(working: Path, identity: str, say: Say) -> None:
