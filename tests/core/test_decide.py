@@ -246,6 +246,19 @@ def test_failed_jobset_is_replaced_after_it_is_gone() -> None:
     assert world.live_attempts() == {"2"}
 
 
+def test_a_failed_attempt_is_an_incident_and_one_event() -> None:
+    """Status names it with rung R3 and the JobSet's words; the events name it once."""
+    world = training()
+    world.end_jobset("Failed", "coordinator failed")
+    plan = world.step()
+    assert plan.status is not None
+    incident = plan.status["incidents"][-1]
+    assert (incident["cause"], incident["rung"]) == ("coordinator", "R3")
+    assert incident["message"] == "coordinator failed"
+    assert [note.reason for note in plan.notes] == ["AttemptFailed"]
+    assert plan.status["state"] == "Recovering"
+
+
 def test_attempts_without_a_checkpoint_end_the_job() -> None:
     """JobSets that fail again and again stop the job after the budget ``noProgress``."""
     world = settled(recovery={"budgets": {"noProgress": 2}})

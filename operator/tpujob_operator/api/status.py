@@ -165,5 +165,9 @@ class JobStatus(Model):
         default=None,
         description="The operator's own bookkeeping, from which it goes on after a restart. "
         "Not for reading: its form may change in every release.",
-        json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
+        # One owner for the whole, or managedFields would list every key of it.
+        json_schema_extra={
+            "x-kubernetes-preserve-unknown-fields": True,
+            "x-kubernetes-map-type": "atomic",
+        },
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tpujob_agent.protocol import BUDGET_OF_CAUSE, Budget, Cause, EventKind
-from tpujob_operator.core.observations import Observation
+from tpujob_operator.core.observations import FactKind, Observation
 
 #: Incidents kept; older ones are counted only.
 NEWEST = 20
@@ -89,7 +89,7 @@ class Incidents:
 
     def apply(self, seen: Observation) -> Incidents:
         """The incidents after one observation."""
-        if seen.kind is EventKind.LOSS:
+        if seen.kind in (EventKind.LOSS, FactKind.ATTEMPT_FAILED):
             return self._lost(seen)
         if seen.kind is EventKind.MEMBER_JOINED:
             return self._map_open(lambda incident: _rejoined(incident, seen.data))
@@ -165,8 +165,7 @@ def _incident(seen: Observation) -> Incident:
     return Incident(
         at_ms=onset_ms,
         cause=cause,
-        # what left is gone with its pod until it is seen again
-        rung=Rung.POD if cause in (Cause.PREEMPTION, Cause.NODE) else Rung.PROCESS,
+        rung=_rung(seen.kind, cause),
         slice=int(data.get("slice", -1)),
         worker=int(data.get("host", -1)),
         node=str(data.get("node", "")),
@@ -177,6 +176,13 @@ def _incident(seen: Observation) -> Incident:
         exit_code=data.get("exitCode"),
         signal=data.get("signal"),
     )
+
+
+def _rung(kind: EventKind | FactKind, cause: Cause) -> Rung:
+    if kind is FactKind.ATTEMPT_FAILED:
+        return Rung.ATTEMPT
+    # What left is gone with its pod until it is seen again.
+    return Rung.POD if cause in (Cause.PREEMPTION, Cause.NODE) else Rung.PROCESS
 
 
 def _rejoined(incident: Incident, data: Mapping[str, Any]) -> Incident:

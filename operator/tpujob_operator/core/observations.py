@@ -11,6 +11,8 @@ class FactKind(enum.StrEnum):
     """Kinds of facts that come from Kubernetes."""
 
     ATTEMPT_STARTED = "attemptStarted"  # attempt
+    # ATTEMPT_FAILED: cause, onsetAtMs, step, message; as of a loss
+    ATTEMPT_FAILED = "attemptFailed"
     SUSPENDED = "suspended"
     RESUMED = "resumed"
     PODS_BOUND = "podsBound"  # every worker pod has a node

@@ -11,6 +11,7 @@ from tpujob_operator.api.base import rfc3339
 from tpujob_operator.api.conditions import ConditionType, find_condition, set_condition
 from tpujob_operator.api.models import parse_status
 from tpujob_operator.api.status import Condition, ConditionStatus, JobStatus, Slices, State
+from tpujob_operator.core.incidents import Rung
 from tpujob_operator.core.plan import Note
 from tpujob_operator.core.policies.progress import REASON_OF_CAUSE, place_of
 from tpujob_operator.core.situation import Situation, Verdict
@@ -187,6 +188,7 @@ def _losses(situation: Situation, old: JobStatus) -> tuple[Note, ...]:
             "Warning",
         )
         for item in newest
+        if item.rung is not Rung.ATTEMPT  # the condition has an event of its own
     )
 
 
@@ -207,7 +209,7 @@ def _notes(old: tuple[Condition, ...], new: tuple[Condition, ...]) -> tuple[Note
 def _note(before: Condition | None, condition: Condition) -> Note | None:
     kind = ConditionType(condition.type)
     is_true = condition.status is ConditionStatus.TRUE
-    # A restart's events are made from its incidents, but a failed attempt leaves none.
+    # A restart's events are made from its incidents, but for a failed attempt's.
     if kind is ConditionType.RESTARTING and is_true and condition.reason != reasons.ATTEMPT_FAILED:
         return None
     if is_true and kind in _ANNOUNCED:

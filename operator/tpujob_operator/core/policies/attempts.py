@@ -5,6 +5,7 @@ import dataclasses
 from tpujob_agent.protocol import Budget, Cause, Event, EventKind
 from tpujob_operator.api import reasons
 from tpujob_operator.api.conditions import ConditionType
+from tpujob_operator.core.observations import Fact, FactKind
 from tpujob_operator.core.plan import Delete
 from tpujob_operator.core.policies.completion import failed
 from tpujob_operator.core.situation import NOTHING, Outcome, Situation, Verdict
@@ -44,7 +45,7 @@ def restart_failed_attempt(situation: Situation) -> Outcome:
     )
     return Outcome(
         actions=() if jobset.is_deleting else (Delete(jobset.ref, "the attempt has failed"),),
-        facts=(_backoff(situation, until_ms),),
+        facts=(_failure(situation, jobset.failure), _backoff(situation, until_ms)),
         verdicts={ConditionType.RESTARTING: Verdict(True, reasons.ATTEMPT_FAILED, message)},
         memory=dataclasses.replace(
             memory,
@@ -64,6 +65,16 @@ def budgets_used(situation: Situation) -> dict[str, int]:
         for budget in Budget
         if budget is not Budget.NO_PROGRESS
     }
+
+
+def _failure(situation: Situation, message: str) -> Fact:
+    data = {
+        "cause": Cause.COORDINATOR.value,
+        "onsetAtMs": situation.now_ms,
+        "step": situation.history.progress.step,
+        "message": message,
+    }
+    return Fact(situation.now_ms, FactKind.ATTEMPT_FAILED, data)
 
 
 def _backoff(situation: Situation, until_ms: int) -> Event:
