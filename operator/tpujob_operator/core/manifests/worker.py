@@ -107,6 +107,12 @@ def _wrap(container: dict[str, Any], variables: Iterable[Mapping[str, Any]]) -> 
     container["volumeMounts"] = [*(container.get("volumeMounts") or []), *mounts]
 
 
+def _quantity(size: int) -> str:
+    """Bytes as the API server writes them: it would change anything else, and we never agree."""
+    mebibytes = size >> 20
+    return f"{mebibytes}Mi" if mebibytes % 1024 else f"{mebibytes >> 10}Gi"
+
+
 def _volumes(job: TPUTrainingJob) -> list[dict[str, Any]]:
     """The agent's directory, and memory for snapshots: as much as the host's chips have.
 
@@ -114,7 +120,7 @@ def _volumes(job: TPUTrainingJob) -> list[dict[str, Any]]:
     """
     chip = CHIPS[job.shape.generation.name]
     size = job.shape.chips_per_host * chip.devices * chip.hbm_bytes
-    memory = {"medium": "Memory", "sizeLimit": f"{size >> 20}Mi"}
+    memory = {"medium": "Memory", "sizeLimit": _quantity(size)}
     return [
         {"name": AGENT_VOLUME, "emptyDir": {}},
         {"name": SNAPSHOT_VOLUME, "emptyDir": memory},
