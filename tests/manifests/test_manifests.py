@@ -75,7 +75,7 @@ def test_snapshots_get_memory_that_outlives_the_process(
     """A volume in memory, bounded by what the host's chips hold, is where the trainer is told."""
     spec = _worker(example("demo"), options)  # v5e: 4 chips of 15.75 GiB a host
     volume = next(v for v in spec["volumes"] if v["name"] == "tpujob-snapshots")
-    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": f"{4 * 15.75 * 1024:.0f}Mi"}
+    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": f"{4 * 15.75:.0f}Gi"}
     trainer = _trainer(example("demo"), options)
     mounts = {mount["name"]: mount["mountPath"] for mount in trainer["volumeMounts"]}
     assert _environment(trainer)[Env.SNAPSHOT_DIR] == mounts["tpujob-snapshots"]
