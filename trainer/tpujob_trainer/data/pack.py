@@ -79,7 +79,7 @@ def folder_of(lengths: Sequence[int]) -> str:
     return ",".join(map(str, lengths))
 
 
-def ensure_pack(  # noqa: D417 - the callbacks explain themselves
+def ensure_pack(
     recipe: Recipe, final: Path, say: Say, *, workers: int = 1, progress: Progress | None = None
 ) -> Manifest:
     """The pack of ``recipe`` in the folder ``final``: one process makes it, the others wait.
@@ -87,7 +87,9 @@ def ensure_pack(  # noqa: D417 - the callbacks explain themselves
     Args:
         recipe: what to pack.
         final: appears only once the pack is complete.
+        say: told what people should know.
         workers: processes that pack.
+        progress: told how far it is.
 
     Raises:
         DataError: there is no text, or the directory cannot be used.
