@@ -31,6 +31,14 @@ def test_mesh_that_does_not_divide_exits_1(launcher: Launcher) -> None:
     assert "Traceback" not in trainer.output()
 
 
+def test_nothing_is_compiled_again_after_the_first_step(launcher: Launcher) -> None:
+    """A run with saves compiles each program once."""
+    trainer = launcher.run(small_config())
+    assert trainer.wait() == 0
+    assert "finished 12 steps" in trainer.output()
+    assert '"recompile"' not in trainer.output()
+
+
 def test_run_whose_loss_stays_no_number_exits_1(launcher: Launcher) -> None:
     """Steps without a number are skipped and told, then the run ends and names the step."""
     absurd = {"learningRate": 1e30, "warmupSteps": 0}

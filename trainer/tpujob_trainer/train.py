@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
 import time
@@ -23,6 +24,7 @@ from tpujob_trainer.distributed import World
 from tpujob_trainer.executables import Compiled
 from tpujob_trainer.profiler import Profiler
 from tpujob_trainer.programs import Programs
+from tpujob_trainer.recompiles import RecompileWatch
 from tpujob_trainer.saving import Restored, Saver
 from tpujob_trainer.schedule import SaveSchedule, noticing_sigterm
 from tpujob_trainer.step import Metrics, State
@@ -43,6 +45,7 @@ class Run:
     programs: Programs
     saver: Saver
     clock: PhaseClock
+    recompiles: RecompileWatch
 
 
 def train(config: TrainerConfig, world: World) -> ExitCode:
@@ -58,6 +61,7 @@ def train(config: TrainerConfig, world: World) -> ExitCode:
     """
     clock = PhaseClock(world)
     clock.enter(Phase.INIT)
+    recompiles = RecompileWatch(functools.partial(_tell_recompile, world))
     checkpoint.require_writable(config.checkpoint.directory)
     distributed.join(world)
     mesh = _mesh(config, world)
@@ -67,10 +71,15 @@ def train(config: TrainerConfig, world: World) -> ExitCode:
     saver = Saver(config, world, programs, os.environ.get(Env.SNAPSHOT_DIR, ""))
     restored = saver.restore(tpujob.step_ceiling())
     tpujob.restored(restored.step)
-    run = Run(config, world, mesh, programs, saver, clock)
+    run = Run(config, world, mesh, programs, saver, clock, recompiles)
     is_done = _train_from(run, restored, manifest)
     distributed.leave(world)
     return ExitCode.DONE if is_done else ExitCode.PREEMPTED
+
+
+def _tell_recompile(world: World, program: str, shapes: str, seconds: float) -> None:
+    event = {"program": program, "shapes": shapes, "seconds": round(seconds, 3)}
+    telemetry.event(world, "recompile", **event)
 
 
 def _mesh(config: TrainerConfig, world: World) -> Mesh:
@@ -248,6 +257,7 @@ class _Reporter:
         if self._is_first:
             self._is_first = False
             run.clock.enter(Phase.TRAIN)
+            run.recompiles.arm()
             say(run.world, f"first step {pending.step} done: {run.clock.summary()}")
         mfu_of_1_s = self._mfu_of_1_s[pending.length]
         blocked_s, self._save_blocked_s = self._save_blocked_s, 0.0
