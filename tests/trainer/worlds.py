@@ -96,17 +96,30 @@ class Launcher:
         processes: int = 1,
         devices: int = 4,
         env: dict[str, str] | None = None,
+        snapshots: Path | None = None,
+        prefix: tuple[str, ...] = (),
     ) -> list[Trainer]:
-        """Start one world; process 0 comes first."""
+        """Start one world; process 0 comes first.
+
+        Args:
+            config: as a user would write it.
+            processes: how many trainers.
+            devices: CPU devices of each.
+            env: more variables.
+            snapshots: memory of all pods; each process gets a directory of its own in it.
+            prefix: a command that runs the trainers.
+        """
         config = {**config}
         config["checkpoint"] = {"directory": str(self.checkpoints), **config["checkpoint"]}
         config["data"] = {"directory": str(self._shared / "data"), **config["data"]}
         address = f"127.0.0.1:{free_port()}"
         common = self._environment(config, devices) | (env or {})
-        world = [
-            self._spawn(index, common | _place(index, processes, address))
-            for index in range(processes)
-        ]
+        world = []
+        for index in range(processes):
+            own = common | _place(index, processes, address)
+            if snapshots:
+                own[Env.SNAPSHOT_DIR] = str(snapshots / str(index))
+            world.append(self._spawn(index, own, prefix))
         self._trainers += world
         return world
 
@@ -128,11 +141,11 @@ class Launcher:
             Env.TRAINER_CONFIG: json.dumps(config),
         }
 
-    def _spawn(self, index: int, env: dict[str, str]) -> Trainer:
+    def _spawn(self, index: int, env: dict[str, str], prefix: tuple[str, ...]) -> Trainer:
         log = self._directory / f"trainer-{len(self._trainers)}-{index}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-c", _TIED_TRAINER],
+                [*prefix, sys.executable, "-c", _TIED_TRAINER],
                 env=env,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -213,7 +213,22 @@ class Checkpoints:
             step: the step after which the state was taken.
             take: gives the state, which is held no longer than until it is on the host.
             shares: ``digest.make_shares`` of the state.
+
+        Raises:
+            CheckpointUnusableError: the directory cannot take it; says why.
         """
+        try:
+            self._write(step, take, shares)
+        except (OSError, ValueError) as error:
+            raise CheckpointUnusableError(
+                f"checkpoint of step {step} could not be written to {self._directory}: "
+                f"{_brief(error)}; those before it are kept: make room, or choose another directory"
+            ) from error
+        tpujob.committed(step)
+        if self._world.is_leader:
+            self._discard_old()
+
+    def _write(self, step: int, take: Callable[[], Any], shares: jax.Array) -> None:
         tree, rows = fingerprint(self._abstract), shares.shape[0]
         context = _context()
         context.memory.deepcopy_host_arrays = False
@@ -227,9 +242,6 @@ class Checkpoints:
                 custom_metadata={"tree": tree, "rows": rows, "check": _check(tree, rows)},
             )
         response.result()
-        tpujob.committed(step)
-        if self._world.is_leader:
-            self._discard_old()
 
     def _discard_old(self) -> None:
         steps = sorted(int(p.name) for p in self._directory.iterdir() if p.name.isdecimal())

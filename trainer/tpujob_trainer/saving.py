@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class _Taken:
 
     step: int
     state: State
-    shares: jax.Array
+    shares: Future[jax.Array]
     metrics: Metrics
 
     def hand_over(self) -> State:
@@ -77,10 +77,12 @@ class Saver:
             digest=lambda state: programs.digest().call(state),
         )
         self._memory = MemoryTier(config, world, programs, snapshot_dir)
-        self._copy: Callable[[State], State] | None = None
-        self._has_room = False
+        # Loaded in a thread: a start does not wait for what the first save needs.
+        self._thread = ThreadPoolExecutor(1, "digest")
+        self._copy = self._thread.submit(lambda: programs.copy().call)
+        self._shares = self._thread.submit(lambda: programs.shares().call)
+        self._has_room: bool | None = None
         self._newest: Callable[[], jax.Array | None] = lambda: None  # a copy on the devices
-        self._shares = programs.shares().call
         self._durable, self._local = _Background("checkpoint"), _Background("snapshot")
         self.local_cost_s = 0.0
 
@@ -118,13 +120,16 @@ class Saver:
         Raises:
             Exception: whatever went wrong with the durable save before this one.
         """
+        if jax.default_backend() == "cpu":
+            # A dispatch waits there for the running step: training time, and no cost of a save.
+            jax.block_until_ready(metrics)
         started = time.perf_counter()
         local = due.local and self._memory.is_on and not self._local.is_busy
         if due.durable:
             self._await_previous()
         if not due.durable and not local:
             return 0.0
-        copied, shares = self._snapshot(state), self._shares(state)
+        copied, shares = self._snapshot(state)
         if due.durable:
             durable = _Taken(step, copied, shares, metrics)
             self._durable.start(lambda: self._write_durable(durable))
@@ -138,27 +143,25 @@ class Saver:
             say(self._world, "the save before is still being written: checkpoint.interval is short")
         self._durable.join()
 
-    def _snapshot(self, state: State) -> State:
-        if self._copy is None:
-            self._has_room = has_room(
-                jax.local_devices()[0].memory_stats(), bytes_per_device(self._programs.state)
-            )
-            self._copy = self._programs.copy().call
-        copied: State
+    def _snapshot(self, state: State) -> tuple[State, Future[jax.Array]]:
+        if self._has_room is None:
+            stats = jax.local_devices()[0].memory_stats()
+            self._has_room = has_room(stats, bytes_per_device(self._programs.state))
         if self._has_room and self._newest() is None:
-            copied = self._copy(state)
+            copied = self._copy.result()(state)
             self._newest = weakref.ref(jax.tree.leaves(copied)[0])
-        else:
-            # Into pinned memory of the host, which the runtime keeps for the next time.
-            pinned = jax.tree.map(lambda x: x.sharding.with_memory_kind("pinned_host"), state)
-            copied = jax.device_put(state, pinned)
-        return copied
+            return copied, self._thread.submit(self._shares.result(), copied)
+        shares: Future[jax.Array] = Future()
+        shares.set_result(self._shares.result()(state))
+        # Into pinned memory of the host, which the runtime keeps for the next time.
+        pinned = jax.tree.map(lambda x: x.sharding.with_memory_kind("pinned_host"), state)
+        return jax.device_put(state, pinned), shares
 
     def _write_durable(self, taken: _Taken) -> None:
         if fault := taken.fault():
             say(self._world, f"step {taken.step} is not saved: {fault}")
             return
-        self._checkpoints.write(taken.step, taken.hand_over, taken.shares)
+        self._checkpoints.write(taken.step, taken.hand_over, taken.shares.result())
 
     def _write_local(self, taken: _Taken, started: float) -> None:
         if not taken.fault():
@@ -173,6 +176,11 @@ class Saver:
         """
         self._local.join()
         self._durable.join()
+
+    def close(self) -> None:
+        """End the threads, and let another process have the snapshots."""
+        self._thread.shutdown()
+        self._memory.close()
 
 
 def newest_first(local: Iterable[int], durable: Iterable[int]) -> list[tuple[int, bool]]:
@@ -227,13 +235,18 @@ class MemoryTier:
             return
         for step, fault in store.faults.items():
             print(f"snapshot of step {step} in {self._directory} {fault}", flush=True)
+        self._store = store
         if why:
             self._off(why)
-            return
-        self._store = store
+
+    def close(self) -> None:
+        """Keep no more snapshots; those that are there stay."""
+        store, self._store = self._store, None
+        if store:
+            store.close()
 
     def _off(self, why: str) -> None:
-        self._store = None
+        self.close()
         print(
             f"no snapshots in memory on process {self._world.process_id}: {why}; a restart goes "
             "back to the last checkpoint",
@@ -291,7 +304,7 @@ class MemoryTier:
             return
         try:
             blocks = self._layout.blocks(taken.state)
-            self._store.write(taken.step, blocks, _rows(taken.shares))
+            self._store.write(taken.step, blocks, _rows(taken.shares.result()))
         except OSError as error:
             self._off(f"step {taken.step} was not written: {error.strerror or error}")
 

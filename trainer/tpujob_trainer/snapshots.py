@@ -70,7 +70,11 @@ class SnapshotStore:
         self._directory, self._fingerprint = directory, fingerprint
         directory.mkdir(parents=True, exist_ok=True)
         self._lock = (directory / "lock").open("w")
-        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._lock.close()
+            raise OSError(error.errno, "another process keeps its snapshots there") from error
         self.faults: dict[int, str] = {}
         for path in directory.iterdir():
             if path.suffix == ".tmp":
@@ -86,6 +90,10 @@ class SnapshotStore:
             step = int(path.stem) if path.stem.isdecimal() else 0
             self.faults[step] = str(error)
             self._put_aside(path)
+
+    def close(self) -> None:
+        """Let another process have the directory."""
+        self._lock.close()
 
     def steps(self) -> list[int]:
         """Steps whose snapshots look complete, in ascending order."""
@@ -191,12 +199,12 @@ def read_index(path: Path) -> Index:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _END.size))
-            length, checksum, magic = _END.unpack(file.read())
+            length, checksum, magic = _END.unpack(file.read().rjust(_END.size, b"\0"))
             if magic != _MAGIC or length > size:
                 raise SnapshotBadError("is torn: it has no index at its end")
             file.seek(size - _END.size - length)
             body = file.read(length)
-    except (OSError, struct.error) as error:
+    except OSError as error:
         raise SnapshotBadError(f"is not readable ({error})") from error
     if zlib.crc32(body) != checksum:
         raise SnapshotBadError("index is damaged")

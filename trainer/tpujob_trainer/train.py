@@ -121,6 +121,7 @@ def _train_from(run: Run, restored: Restored, manifest: Manifest) -> bool:
         clock.enter(Phase.FINISHING)
         prefetcher.stop()
         run.saver.wait()
+        run.saver.close()
     say(
         world,
         f"asked to leave: saved step {left_at}" if left_at else f"finished {config.steps} steps",

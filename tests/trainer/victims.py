@@ -1,0 +1,122 @@
+"""Processes that save in both tiers until they are killed, forked like an agent would.
+
+``python -m tests.trainer.victims DIRECTORY SEED COUNT`` prints one line of JSON for each:
+what it restored, and which checkpoints there were when the one before had been killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tests.trainer.worlds import small_config
+from tpujob_trainer import config as configs
+from tpujob_trainer import topology
+from tpujob_trainer.config import TrainerConfig
+from tpujob_trainer.distributed import World
+from tpujob_trainer.programs import Programs
+from tpujob_trainer.saving import Saver
+from tpujob_trainer.schedule import Due
+
+
+class Rig:
+    """A saver of one process on a few devices, and a state for every step."""
+
+    def __init__(self, directory: Path, devices: int = 2) -> None:
+        self.directory = directory
+        self.config = self._config()
+        self.mesh = topology.make_mesh(
+            {"slice": 1, "fsdp": devices, "tensor": 1}, jax.devices()[:devices]
+        )
+        self.programs = Programs(self.config, self.mesh, str(directory / "programs"))
+
+    def _config(self) -> TrainerConfig:
+        directory = str(self.directory / "checkpoints")
+        return configs.load(small_config(checkpoint={"directory": directory}))
+
+    @property
+    def checkpoints(self) -> Path:
+        """Directory of tier 2."""
+        return self.directory / "checkpoints"
+
+    @property
+    def snapshots(self) -> Path:
+        """Directory of tier 1."""
+        return self.directory / "snapshots"
+
+    def saver(self) -> Saver:
+        """A saver as a fresh process has it."""
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        return Saver(self.config, World(), self.programs, str(self.snapshots))
+
+    def state(self, step: int) -> Any:
+        """The state after ``step``: every element of every leaf says which one it is of."""
+
+        def filled(leaf: Any) -> Any:
+            values = np.arange(leaf.size, dtype=np.float32) % 97 + step
+            return jax.device_put(values.reshape(leaf.shape).astype(leaf.dtype), leaf.sharding)
+
+        return jax.tree.map(filled, self.programs.state)
+
+    def save(self, saver: Saver, step: int, *, durable: bool = True, local: bool = True) -> None:
+        """Save the state of ``step`` and wait for it."""
+        saver.save(step, self.state(step), {"loss": jnp.float32(1)}, Due(durable, local))
+        saver.wait()
+
+    def is_state_of(self, step: int, state: Any) -> bool:
+        """Whether a state is, bit for bit, the one of ``step``."""
+        pairs = zip(jax.tree.leaves(state), jax.tree.leaves(self.state(step)), strict=True)
+        return all(bool((a == b).all()) for a, b in pairs)
+
+
+def _be_a_victim(directory: Path, report: int) -> None:
+    rig = Rig(directory)
+    saver = rig.saver()
+    restored = saver.restore(None)
+    is_good = restored.state is None or rig.is_state_of(restored.step, restored.state)
+    for program in (rig.programs.copy, rig.programs.shares):
+        program()  # compiled once and for all, or no victim would live to see a file
+    os.write(report, json.dumps({"step": restored.step, "isGood": is_good}).encode())
+    os.close(report)
+    step = restored.step
+    while True:
+        step += 1
+        rig.save(saver, step)
+
+
+def main(directory: Path, seed: int, count: int) -> None:
+    """Start, kill and start again."""
+    moments = random.Random(seed)
+    committed: list[int] = []
+    for number in range(count):
+        if number % 2:
+            shutil.rmtree(directory / "snapshots", ignore_errors=True)  # a pod that was replaced
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            _be_a_victim(directory, write)
+        os.close(write)
+        with os.fdopen(read) as report:
+            answer = report.read()
+        told = json.loads(answer) | {"committed": committed}
+        time.sleep(moments.uniform(0.1, 1.0))  # the moment is what is being tried
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        names = [path.name for path in (directory / "checkpoints").iterdir()]
+        committed = [int(name) for name in names if name.isdecimal()]
+        print(json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
