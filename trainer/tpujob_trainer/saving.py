@@ -219,7 +219,7 @@ class MemoryTier:
         self._directory = Path(directory)
         self._store: SnapshotStore | None = None
         if directory and config.checkpoint.snapshot_s:
-            self._open(_fingerprint(config, programs))
+            self._open(_fingerprint(config, world, programs))
 
     @property
     def is_on(self) -> bool:
@@ -320,12 +320,18 @@ def _rows(shares: jax.Array) -> list[list[int]]:
     return [np.asarray(shard.data)[0].tolist() for shard in mine]
 
 
-def _fingerprint(config: TrainerConfig, programs: Programs) -> str:
+def _fingerprint(config: TrainerConfig, world: World, programs: Programs) -> str:
     """Equal for starts that may load each other's shards: programs, world, data, directory."""
     plain = fields.to_json(config)
-    specs = [str(leaf.sharding) for leaf in jax.tree.leaves(programs.state)]
-    place = [jax.process_index(), jax.process_count()]  # the programs may be the same for all
-    parts = [programs.key, place, plain["data"], config.checkpoint.directory, specs]
+    leaves = jax.tree.leaves(programs.state)
+    parts = [
+        programs.key,
+        plain["data"],
+        config.checkpoint.directory,
+        [str(leaf.sharding) for leaf in leaves],
+        [device.id for device in leaves[0].sharding.mesh.devices.flat],
+        [world.process_id, world.num_processes],
+    ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
