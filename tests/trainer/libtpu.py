@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import platform
@@ -33,9 +34,13 @@ def library() -> str:
     return found.stdout.strip()
 
 
+def with_compiler() -> contextlib.AbstractContextManager[object]:
+    """The environment of a machine that has it, for a while: children of other tests do without."""
+    return mock.patch.dict(os.environ, {"TPU_LIBRARY_PATH": library()})
+
+
 def slices(accelerator: str, topology: str, count: int = 1) -> tuple[Target, list[jax.Device]]:
     """Slices and the compiler's descriptions of their devices."""
     wanted = target(accelerator, topology, count)
-    # Not for good: children of other tests must not load libtpu.
-    with mock.patch.dict(os.environ, {"TPU_LIBRARY_PATH": library()}):
+    with with_compiler():
         return wanted, devices_of(wanted)

@@ -106,8 +106,17 @@ def test_a_part_of_an_axis_is_understood() -> None:
     ]
 
 
+def test_devices_of_a_mesh_may_be_in_any_order() -> None:
+    """The mesh may say itself which partition is where, as an iota or one by one."""
+    turned = "replica_groups=mesh['a'=2,'b'=1,'c'=4], device_ids=([4,2]T(1,0)) {'a'}, to_apply=%x"
+    assert device_groups(turned) == [(0, 1), (2, 3), (4, 5), (6, 7)]
+    listed = "replica_groups=mesh['a'=2,'b'=2], device_ids=(0,1,3,2) {'b'}"
+    assert device_groups(listed) == [(0, 1), (3, 2)]
+
+
 @pytest.mark.parametrize(
-    "attributes", ["dimensions={0}", "replica_groups=mesh['a'=2, device_ids=[1,0]] {'a'}"]
+    "attributes",
+    ["dimensions={0}", "replica_groups=mesh['a'=2], device_ids=(something) {'a'}"],
 )
 def test_an_unknown_form_is_an_error(attributes: str) -> None:
     """Bytes that cannot be put to an axis are never dropped in silence."""

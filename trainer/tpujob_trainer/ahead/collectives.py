@@ -1,8 +1,8 @@
 """What a compiled step sends between chips: collectives, read from the optimised HLO.
 
-Groups of devices come as lists ``{{0,1},{2,3}}``, as an iota ``[2,4]<=[4,2]T(1,0)``
-or as axes of a mesh ``mesh['a'=4,'b'=2] {'a'}``. Between slices the TPU compiler makes
-host transfers of its multi-slice runtime out of them, which name their kind.
+Groups of devices come as lists ``{{0,1},{2,3}}``, as an iota ``[2,4]<=[4,2]T(1,0)`` or as
+axes of a mesh ``mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'a'}``. Between slices the TPU
+compiler makes host transfers of its multi-slice runtime out of them, which name their kind.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _CALLED = re.compile(
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{} ]*\})\}")
 _IOTA = re.compile(r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
-_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\] ?\{([^}]*)\}")
+_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((.*?)\))? \{([^}]*)\}")
+_ORDER = re.compile(r"^(?:\[([\d,]+)\](?:T\(([\d,]+)\)?)?|([\d,]+))$")
 _SLICES = re.compile(r'_xla_megascale_target="\{([\d,]*)\}')
 _TRANSFER = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 
@@ -173,18 +174,14 @@ def device_groups(attributes: str) -> list[tuple[int, ...]]:
     if listed := _LISTED.search(attributes):
         return [tuple(map(int, g.split(","))) for g in re.findall(r"\{([\d,]+)\}", listed[1])]
     if iota := _IOTA.search(attributes):
-        dimensions = _numbers(iota[3])
-        order = _numbers(iota[4]) if iota[4] else range(len(dimensions))
-        return _rows(_ids(dimensions).transpose(*order).reshape(int(iota[1]), int(iota[2])))
+        return _rows(_iota(iota[3], iota[4]).reshape(int(iota[1]), int(iota[2])))
     if mesh := _MESH.search(attributes):
-        return _groups_of_mesh(mesh[1], mesh[2])
+        return _groups_of_mesh(mesh[1], mesh[2], mesh[3])
     raise ValueError(f"unknown form of device groups: {attributes[:200]}")
 
 
-def _groups_of_mesh(mesh: str, across: str) -> list[tuple[int, ...]]:
+def _groups_of_mesh(mesh: str, order: str | None, across: str) -> list[tuple[int, ...]]:
     """Groups of a mesh ``'a'=4,'b'=2`` across axes ``'b','a':(2)2``, the last a part of an axis."""
-    if "device_ids" in mesh:
-        raise ValueError(f"unknown order of devices in mesh[{mesh}]")
     sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", mesh)}
     parts = {
         name: (int(before or 1), int(size or sizes[name]))
@@ -197,16 +194,29 @@ def _groups_of_mesh(mesh: str, across: str) -> list[tuple[int, ...]]:
         moving += [len(shape) + 1] if name in parts else []
         shape += [before, part, size // before // part]
     resting = [axis for axis in range(len(shape)) if axis not in moving]
-    ids = _ids(shape).transpose(*resting, *moving)
+    ids = _order(order, math.prod(shape)).reshape(shape).transpose(*resting, *moving)
     return _rows(ids.reshape(-1, math.prod(shape[axis] for axis in moving)))
+
+
+def _order(text: str | None, size: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """Partitions in the order of a mesh: ``[4,2]T(1,0)``, a list, or None for ascending."""
+    if text is None:
+        return np.arange(size)
+    found = _ORDER.match(text)
+    if not found:
+        raise ValueError(f"unknown order of devices: {text}")
+    return np.array(_numbers(found[3])) if found[3] else _iota(found[1], found[2])
+
+
+def _iota(dimensions: str, order: str | None) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """Ascending numbers in these dimensions, transposed."""
+    sizes = _numbers(dimensions)
+    ids = np.arange(math.prod(sizes)).reshape(sizes)
+    return ids.transpose(_numbers(order)) if order else ids
 
 
 def _numbers(text: str) -> list[int]:
     return [int(number) for number in text.split(",")]
-
-
-def _ids(dimensions: Sequence[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    return np.arange(math.prod(dimensions)).reshape(dimensions)
 
 
 def _rows(ids: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> list[tuple[int, ...]]:

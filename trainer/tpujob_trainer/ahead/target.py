@@ -102,6 +102,9 @@ def _no_tpu_here(shape: SliceShape) -> Iterator[None]:
         "TPU_WORKER_HOSTNAMES": "localhost",
         "TPU_WORKER_ID": "0",
         "TPU_ACCELERATOR_TYPE": shape.accelerator_type,
+        # No device is opened: its lock would only keep compilers on one machine apart.
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "TPU_LOG_DIR": "disabled",
     }
     before = {name: os.environ.get(name) for name in told}
     os.environ.update(told)
