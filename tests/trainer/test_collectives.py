@@ -52,9 +52,15 @@ ENTRY %main (weights: bf16[4,128], grads: bf16[64,128]) -> bf16[16,128] {
 """  # noqa: E501 - the lines of a compiler
 
 
-def test_every_kind_is_found_with_its_axes_and_bytes() -> None:
+NOTED = 'backend_config={"known_trip_count":{"n":"3"}}'
+
+
+@pytest.mark.parametrize("turns", ["noted", "compared"])
+def test_every_kind_is_found_with_its_axes_and_bytes(turns: str) -> None:
     """Loops count each turn, fused scatters and transfers between slices are recognised."""
-    found = collectives(HLO)
+    compared = "parameter(0)\n  %limit = s32[]{:T(128)} constant(3)\n  ROOT %goes-on"
+    text = HLO.replace(NOTED, "metadata={}").replace("parameter(0)\n  ROOT %goes-on", compared)
+    found = collectives(HLO if turns == "noted" else text)
     table = {(axes, kind): (sent, count) for axes, kind, sent, count in by_axes(found, MESH)}
     assert table == {
         (("fsdp",), "all-gather"): (16 * 128 * 2 * 3 / 4, 1),

@@ -117,12 +117,31 @@ def _runs(computations: dict[str, dict[str, _Instruction]], entry: str) -> dict[
     runs[entry] = 1
     for name in reversed(computations):
         for instruction in computations[name].values():
-            trips = _TRIPS.search(instruction.attributes)
-            for role, called in _CALLED.findall(instruction.attributes):
-                times = int(trips[1]) if trips and role == "body" else 1
-                for callee in _names(called):
-                    runs[callee] += runs[name] * times
+            called = dict(_CALLED.findall(instruction.attributes))
+            trips = _trips(instruction, called, computations)
+            for role, callees in called.items():
+                for callee in _names(callees):
+                    runs[callee] += runs[name] * (trips if role == "body" else 1)
     return runs
+
+
+def _trips(
+    instruction: _Instruction,
+    called: dict[str, str],
+    computations: dict[str, dict[str, _Instruction]],
+) -> int:
+    """Turns of a loop: as the compiler notes it, or what its condition compares with."""
+    if instruction.opcode != "while":
+        return 1
+    if noted := _TRIPS.search(instruction.attributes):
+        return int(noted[1])
+    (condition,) = _names(called["condition"])
+    limits = [
+        int(limit.operands)
+        for limit in computations[condition].values()
+        if limit.opcode == "constant" and limit.result.startswith("s32[]")
+    ]
+    return max(limits, default=1)
 
 
 def _collective(
