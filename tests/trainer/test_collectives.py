@@ -130,6 +130,12 @@ def test_an_unknown_form_is_an_error(attributes: str) -> None:
         device_groups(attributes)
 
 
+def test_a_permute_belongs_to_its_whole_ring() -> None:
+    """The pairs of a ring are one group, which has all links of the ring."""
+    (permute,) = [one for one in collectives(HLO) if one.kind == "collective-permute"]
+    assert sorted(permute.group) == [0, 2, 4, 6]
+
+
 def test_groups_over_two_axes_name_both() -> None:
     """A group that moves along two axes belongs to both."""
     one = Collective("all-reduce", tuple(range(8)), 8, 8, 1)

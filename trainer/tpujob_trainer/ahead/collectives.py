@@ -154,12 +154,24 @@ def _collective(
         return None
     operands = _names(instruction.operands)
     size_bytes = sum(_bytes(types.get(operand, "")) for operand in operands)
-    group = next((g for g in device_groups(instruction.attributes) if len(g) > 1), ())
+    groups = device_groups(instruction.attributes)
+    group = next((g for g in groups if len(g) > 1), ())
+    if kind == "collective-permute":
+        group = _ring(groups)
     if kind == "all-gather":
         size_bytes *= len(group)
     if kind == "all-reduce" and is_scatter:  # how TPUs do it: both in one fusion
         kind = "reduce-scatter"
     return Collective(kind, group, len(group), size_bytes, 1)
+
+
+def _ring(pairs: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """All that the first source's data reaches: opposite rings share the links of their axis."""
+    target = {pair[0]: pair[1] for pair in pairs}
+    ring = dict.fromkeys(pairs[0][:1])
+    while (following := target.get(next(reversed(ring)))) is not None and following not in ring:
+        ring[following] = None
+    return tuple(ring)
 
 
 def _between_slices(instruction: _Instruction, transfer: str) -> Collective:
