@@ -167,13 +167,12 @@ class Core:
         member.is_leaving = True
         data = member.identity | {"graceMs": message.grace_ms}
         self._append(now_ms, EventKind.DRAINING, data)
-        report = member.report
         if self.farewell:
             self.farewell.join(message.grace_ms, now_ms)
         elif self._is_at_stake(member):
             self._take_leave(member, message, now_ms)
-        elif report and report.state is ProcessState.RUNNING:
-            self._outbox.send(member, Stop(report.generation, "it is not needed any more"))
+        elif member.report:
+            self._stop_stray(member, member.report)
 
     def _take_leave(self, member: Member, message: Leaving, now_ms: int) -> None:
         """Have everybody save and exit while there is time, or end the world at once."""
@@ -239,7 +238,7 @@ class Core:
         if report.state is ProcessState.RUNNING or is_success(report):
             self._hear(member, report, now_ms)
         elif self.farewell and report.exit_code == ExitCode.PREEMPTED:
-            self.farewell.gone.add(member.place)
+            self.farewell.gone[member.place] = member.to_our_clock(report.exited_at_ms, now_ms)
         else:
             self._lost(end_of_trainer(member, report, now_ms), now_ms)
 
@@ -320,7 +319,8 @@ class Core:
         if self.stage is Stage.RUNNING and self.world:
             self._tell_progress(now_ms, is_last=True)
             self.stage = Stage.ENDING
-            self.ending = Ending(end.message, now_ms, set(self.world.places))
+            detected_ms = end.at_ms if self.farewell else now_ms  # waiting is no detection
+            self.ending = Ending(end.message, detected_ms, set(self.world.places))
             for place in self.world.places:
                 if member := self.members.get(place):
                     self._stop_if_alive(member, self.world.generation)

@@ -31,15 +31,15 @@ class Farewell:
     save: Save  # for everybody
     deadline_ms: int
     leaver: Member  # the first
-    gone: set[Place] = dataclasses.field(default_factory=set)  # saved, and left
+    gone: dict[Place, int] = dataclasses.field(default_factory=dict)  # saved, and left when
 
     def end(self, now_ms: int) -> End:
-        """Whose leaving ends the generation, now that it ends."""
-        return end_of_leaver(self.leaver, now_ms)
+        """Whose leaving ends the generation: when the first has saved and left, or now."""
+        return end_of_leaver(self.leaver, min(self.gone.values(), default=now_ms))
 
     def is_over(self, places: Iterable[Place], now_ms: int) -> bool:
         """Whether all have left, or none is waited for any more."""
-        return now_ms >= self.deadline_ms or self.gone.issuperset(places)
+        return now_ms >= self.deadline_ms or self.gone.keys() >= set(places)
 
     def join(self, grace_ms: int, now_ms: int) -> None:
         """One more member has to go."""

@@ -24,9 +24,10 @@ ENDED = ("Succeeded", "Failed")
 _PID_FILE = "/tpujob/run/trainer.pid"
 _T = TypeVar("_T")
 
-#: A program that trains nothing: it reports steps, saves every tenth one, and resumes from there.
+#: A program that trains nothing: it reports steps, saves every tenth one and when it is asked to,
+#: and resumes from there.
 TRAINING = """
-import os, pathlib, time
+import os, pathlib, sys, time
 import tpujob
 folder = pathlib.Path(os.environ["FOLDER"])
 folder.mkdir(parents=True, exist_ok=True)
@@ -37,11 +38,15 @@ tpujob.restored(start)
 for step in range(start + 1, int(os.environ["STEPS"]) + 1):
     time.sleep(0.05)
     tpujob.step(step, loss=1 / step, tokens=8)
-    if step % 10 == 0 and os.environ["JAX_PROCESS_ID"] == "0":
+    wish = tpujob.save_request()
+    is_asked = step == wish.step
+    if (step % 10 == 0 or is_asked) and os.environ["JAX_PROCESS_ID"] == "0":
         draft = folder / "draft"
         draft.write_text(str(step))
         draft.replace(saved)
         tpujob.committed(step)
+    if is_asked and wish.then_leave:
+        sys.exit(42)
 """
 
 
@@ -249,6 +254,10 @@ class Jobs:
             f"a trainer in {pod['metadata']['name']}",
             RECOVER_S,
         )
+
+    def stop_trainer(self, pod: Object) -> None:
+        """SIGSTOP a pod's trainer: it is alive and makes no progress."""
+        self.exec(pod, f"kill -STOP $(cat {_PID_FILE})")
 
     def kill_trainer(self, pod: Object) -> None:
         """SIGKILL a pod's trainer."""
