@@ -117,7 +117,9 @@ def test_auto_takes_what_the_devices_have(
     platform: str, length: int, width: int, context: int, expected: str
 ) -> None:
     """The best kind that works for devices and sizes is chosen."""
-    found = attention.choose("auto", platform, length=length, width=width, context=context)
+    found = attention.choose(
+        "auto", platform, length=length, width=width, context=context, is_half=True
+    )
     assert found == expected
 
 
@@ -135,7 +137,15 @@ def test_kind_that_does_not_work_is_refused(
 ) -> None:
     """The error says why, and what to take instead."""
     with pytest.raises(ShardingError, match=expected):
-        attention.choose(kind, platform, length=length, width=64, context=context)
+        attention.choose(kind, platform, length=length, width=64, context=context, is_half=True)
+
+
+def test_cudnn_needs_bfloat16() -> None:
+    """In float32, auto takes XLA's attention, and asking for cuDNN's is an error."""
+    sizes = {"length": 256, "width": 64, "context": 1}
+    assert attention.choose("auto", "gpu", **sizes, is_half=False) == "xla"
+    with pytest.raises(ShardingError, match=r"model\.precision is float32, and has to be bfloat16"):
+        attention.choose("cudnn", "gpu", **sizes, is_half=False)
 
 
 def test_platform_is_that_of_the_mesh() -> None:

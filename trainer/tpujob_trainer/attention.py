@@ -7,9 +7,13 @@ Over a ``context`` axis queries stay split by length, and keys and values are ga
 from __future__ import annotations
 
 import functools
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -47,7 +51,14 @@ def attention(
     mesh = jax.sharding.get_abstract_mesh()
     context = 1 if mesh.empty else mesh.shape["context"]
     length, width = q_BxLxHxC.shape[1], q_BxLxHxC.shape[3]
-    chosen = choose(kind, sharding.platform(), length=length, width=width, context=context)
+    chosen = choose(
+        kind,
+        sharding.platform(),
+        length=length,
+        width=width,
+        context=context,
+        is_half=q_BxLxHxC.dtype.itemsize == 2,
+    )
     if chosen == "splash":
         mixed_BxLxHxC = _splash(q_BxLxHxC, k_BxLxKxC, v_BxLxKxC, segments_BxL)
     else:
@@ -56,7 +67,9 @@ def attention(
     return named
 
 
-def choose(kind: str, platform: str, *, length: int, width: int, context: int) -> str:
+def choose(
+    kind: str, platform: str, *, length: int, width: int, context: int, is_half: bool
+) -> str:
     """The kind of attention to use: ``splash``, ``cudnn`` or ``xla``.
 
     Args:
@@ -65,13 +78,14 @@ def choose(kind: str, platform: str, *, length: int, width: int, context: int) -
         length: positions of a row.
         width: of a head.
         context: devices among which a row is split.
+        is_half: whether numbers have 16 bits.
 
     Raises:
         ShardingError: the configuration asks for a kind that does not work here.
     """
     faults = {
         "splash": _fault_of_splash(length, context),
-        "cudnn": _fault_of_cudnn(platform, width, context),
+        "cudnn": _fault_of_cudnn(platform, width, context, is_half=is_half),
         "xla": "",
     }
     if kind == "auto":
@@ -88,9 +102,11 @@ def _fault_of_splash(length: int, context: int) -> str:
     return f"sequenceLength {length} is no multiple of {_LANES} on each of {context} context shards"
 
 
-def _fault_of_cudnn(platform: str, width: int, context: int) -> str:
+def _fault_of_cudnn(platform: str, width: int, context: int, *, is_half: bool) -> str:
     if platform != "gpu":
         return f"the devices are {platform}, not gpu"
+    if not is_half:
+        return "model.precision is float32, and has to be bfloat16"
     if width % 8 or width > 256:
         return f"heads are {width} wide, and have to be a multiple of 8 up to 256"
     return "" if context == 1 else "rows cannot be split over a context axis"
@@ -111,16 +127,45 @@ def _dot_product(
         jax.nn.dot_product_attention, q_BxLxHxC, k, v, mask=mask, is_causal=True
     )
     if implementation == "cudnn":
-        # cuDNN computes in bfloat16 alone, and says what else it lacks only when asked.
+        # What else cuDNN lacks on this machine it says only when asked.
         try:
             return jnp.asarray(attend(implementation="cudnn"))
         except (NotImplementedError, RuntimeError, ValueError) as error:
-            print(f"cuDNN attention is not possible ({error}), taking XLA's", flush=True)
+            warnings.warn(f"no cuDNN attention ({error}): taking XLA's", stacklevel=2)
     return jnp.asarray(attend(implementation="xla"))
 
 
 def _gathered(x_BxLxKxC: jax.Array) -> jax.Array:
     return sharding.constrain(x_BxLxKxC, "batch", None, "kv_heads", None)
+
+
+@functools.cache
+def _kernel(length: int, heads: int, context: int, tensor: int, *, interpret: bool) -> Any:
+    """The kernel with its mask, which takes half a second to work out: once, not in each layer."""
+    from jax.experimental.pallas.ops.tpu import (  # noqa: PLC0415 - 0.3 s that only TPUs need
+        splash_attention as splash,
+    )
+
+    block = _block(length // context)
+    make = functools.partial(
+        splash.make_splash_mha,
+        splash.MultiHeadMask([splash.CausalMask((length, length))] * heads),
+        block_sizes=splash.BlockSizes(
+            block_q=block,
+            block_kv=block,
+            block_q_dkv=block,
+            block_kv_dkv=block,
+            use_fused_bwd_kernel=True,
+        ),
+        head_shards=tensor,
+        q_seq_shards=context,
+        residual_checkpoint_name=SAVED,
+        interpret=interpret,
+    )
+    # JAX's trace and mesh belong to a thread. Here the mask would become a part of the program
+    # being traced, or be put on devices that may only be described.
+    with ThreadPoolExecutor(1) as outside:
+        return jax.tree.map(np.asarray, outside.submit(make).result())
 
 
 def _splash(
@@ -130,34 +175,15 @@ def _splash(
     segments_BxL: jax.Array | None,
 ) -> jax.Array:
     """TPU's flash attention kernel, which skips the blocks that the mask leaves empty."""
-    from jax.experimental.pallas.ops.tpu import (  # noqa: PLC0415 - 0.3 s that only TPUs need
-        splash_attention as splash,
-    )
-
     _, length, heads, width = q_BxLxHxC.shape
     mesh = jax.sharding.get_abstract_mesh()
     shards = {"context": 1, "tensor": 1} if mesh.empty else mesh.shape
-    block = _block(length // shards["context"])
-    kernel = splash.make_splash_mha(
-        splash.MultiHeadMask([splash.CausalMask((length, length))] * heads),
-        block_sizes=splash.BlockSizes(
-            block_q=block,
-            block_kv=block,
-            block_q_dkv=block,
-            block_kv_dkv=block,
-            use_fused_bwd_kernel=True,
-        ),
-        head_shards=shards["tensor"],
-        q_seq_shards=shards["context"],
-        residual_checkpoint_name=SAVED,
-        interpret=sharding.platform() != "tpu",
-    )
+    interpret = sharding.platform() != "tpu"
+    kernel = _kernel(length, heads, shards["context"], shards["tensor"], interpret=interpret)
 
-    def of_blocks(
-        kernel: splash.splash_attention_kernel.SplashAttentionKernel, *blocks: jax.Array
-    ) -> jax.Array:
+    def of_blocks(kernel: Any, *blocks: jax.Array) -> jax.Array:
         q, k, v, *segments = blocks
-        ids = [splash.SegmentIds(*segments)] if segments else []
+        ids = [_segment_ids(*segments)] if segments else []
         return jnp.asarray(jax.vmap(kernel)(q, k, v, *ids))
 
     q = q_BxLxHxC.swapaxes(1, 2) * jnp.asarray(width**-0.5, q_BxLxHxC.dtype)
@@ -178,6 +204,14 @@ def _splash(
         of_blocks, in_specs=(of_mask, *specs), out_specs=specs[0], check_vma=False
     )
     return jnp.asarray(mapped(kernel, *blocks)).swapaxes(1, 2)
+
+
+def _segment_ids(q_BxL: jax.Array, kv_BxL: jax.Array) -> Any:
+    from jax.experimental.pallas.ops.tpu import (  # noqa: PLC0415 - as in _kernel
+        splash_attention as splash,
+    )
+
+    return splash.SegmentIds(q_BxL, kv_BxL)
 
 
 def _block(length: int) -> int:
