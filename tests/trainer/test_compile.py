@@ -6,11 +6,14 @@ Small shapes: a compilation takes seconds of one core. ``docs/tpu-fit.md`` has t
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.trainer.libtpu import with_compiler
+from tests.trainer.libtpu import slices, with_compiler
+from tests.trainer.worlds import Launcher, small_config
+from tpujob_agent.protocol import Env
 from tpujob_trainer import config as configs
 from tpujob_trainer.ahead.check import Fit, check, mesh_of
 from tpujob_trainer.ahead.target import target
@@ -80,7 +83,20 @@ def test_slices_exchange_no_more_than_gradients() -> None:
 def test_attention_is_the_splash_kernel() -> None:
     """On a TPU the traced step calls the kernel, on a machine without one too."""
     config = configs.load(CONFIG)
-    with with_compiler():
-        mesh = mesh_of(config, target("v5e", "2x4", 1))
+    _, devices = slices("v5e", "2x4")
+    mesh = mesh_of(config, devices, 1)
     traced = Programs(config, mesh, "").trace("train")
     assert "splash" in str(traced.jaxpr)
+
+
+def test_programs_compiled_ahead_are_loaded(launcher: Launcher, tmp_path: Path) -> None:
+    """What two processes compile ahead, two trainers of that world load, and say so."""
+    config, out = small_config(steps=1), tmp_path / "programs"
+    env = {Env.CACHE_DIR: str(out)}
+    arguments = ("compile", "--config", f"env:{Env.TRAINER_CONFIG}", "--out", str(out))
+    ahead = launcher.start(config, processes=2, devices=2, env=env, arguments=arguments)
+    assert [one.wait() for one in ahead] == [0, 0], ahead[0].output()
+    assert "train compiled in" in ahead[0].output()
+    first, second = launcher.start(config, processes=2, devices=2, env=env)
+    assert (first.wait(), second.wait()) == (0, 0), first.output()
+    assert "train step loaded from the cache" in first.output()

@@ -98,6 +98,7 @@ class Launcher:
         env: dict[str, str] | None = None,
         snapshots: Path | None = None,
         prefix: tuple[str, ...] = (),
+        arguments: tuple[str, ...] = (),
     ) -> list[Trainer]:
         """Start one world; process 0 comes first.
 
@@ -108,6 +109,7 @@ class Launcher:
             env: more variables.
             snapshots: memory of all pods; each process gets a directory of its own in it.
             prefix: a command that runs the trainers.
+            arguments: of the trainers' command line.
         """
         config = {**config}
         config["checkpoint"] = {"directory": str(self.checkpoints), **config["checkpoint"]}
@@ -119,7 +121,7 @@ class Launcher:
             own = common | _place(index, processes, address)
             if snapshots:
                 own[Env.SNAPSHOT_DIR] = str(snapshots / str(index))
-            world.append(self._spawn(index, own, prefix))
+            world.append(self._spawn(index, own, prefix, arguments))
         self._trainers += world
         return world
 
@@ -141,11 +143,17 @@ class Launcher:
             Env.TRAINER_CONFIG: json.dumps(config),
         }
 
-    def _spawn(self, index: int, env: dict[str, str], prefix: tuple[str, ...]) -> Trainer:
+    def _spawn(
+        self,
+        index: int,
+        env: dict[str, str],
+        prefix: tuple[str, ...],
+        arguments: tuple[str, ...],
+    ) -> Trainer:
         log = self._directory / f"trainer-{len(self._trainers)}-{index}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [*prefix, sys.executable, "-c", _TIED_TRAINER],
+                [*prefix, sys.executable, "-c", _TIED_TRAINER, *arguments],
                 env=env,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -6,9 +6,11 @@ import dataclasses
 import math
 import re
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from tpujob_trainer import flops, sharding, topology
 from tpujob_trainer.ahead import collectives
@@ -73,16 +75,15 @@ class Fit:
         }
 
 
-def mesh_of(config: TrainerConfig, target: Target) -> jax.sharding.Mesh:
-    """The mesh of the target's devices.
+def mesh_of(config: TrainerConfig, devices: Sequence[jax.Device], slices: int) -> Mesh:
+    """The mesh of the configuration on all devices of so many slices.
 
     Raises:
         ShardingError: sizes and devices do not fit together.
-        NoCompilerError: the compiler does not know the slices.
     """
-    devices = devices_of(target)
-    sizes = sharding.axis_sizes(config.mesh, devices=len(devices), slices=target.slices)
-    sharding.check_divides(config, sizes)
+    sizes = sharding.axis_sizes(config.mesh, devices=len(devices), slices=slices)
+    for length in config.lengths:
+        sharding.check_divides(config.at_length(length), sizes)
     return topology.make_mesh(sizes, devices)
 
 
@@ -93,7 +94,7 @@ def check(config: TrainerConfig, target: Target) -> Fit:
         ShardingError: sizes and devices do not fit together.
         NoCompilerError: the compiler does not know the slices.
     """
-    mesh = mesh_of(config, target)
+    mesh = mesh_of(config, devices_of(target), target.slices)
     programs = Programs(config, mesh, "")
     started = time.perf_counter()
     traced = programs.trace("train")

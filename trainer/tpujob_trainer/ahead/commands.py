@@ -14,7 +14,13 @@ from typing import Any
 
 from tpujob_tpu.catalogue import UnknownSliceError
 from tpujob_trainer import config as configs
-from tpujob_trainer.ahead.target import NoCompilerError, Target, require_compiler, target
+from tpujob_trainer.ahead.target import (
+    NoCompilerError,
+    Target,
+    devices_of,
+    require_compiler,
+    target,
+)
 from tpujob_trainer.config import TrainerConfig
 from tpujob_trainer.fields import ConfigError
 from tpujob_trainer.presets import PRESET_NAMES
@@ -33,9 +39,11 @@ def run(command: str, argv: Sequence[str]) -> int:
     options = _parser(command).parse_args(argv)
     try:
         wanted, config = _read(options)
-        require_compiler()
+        if wanted:
+            require_compiler()
         if command == "compile":
             return _compile(wanted, config, options.out)
+        assert wanted is not None
         return _check(wanted, config, options)
     except (ConfigError, NoCompilerError) as error:
         print(f"tpujob-trainer {command}: {error}", file=sys.stderr)
@@ -44,8 +52,9 @@ def run(command: str, argv: Sequence[str]) -> int:
 
 def _parser(command: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(f"tpujob-trainer {command}")
-    parser.add_argument("--accelerator", required=True, help="v4, v5e, v5p, v6e or v7")
-    parser.add_argument("--topology", required=True, help="chips of a slice, such as 4x4x8")
+    is_needed = command == "check"  # without them, compile takes the devices of this world
+    parser.add_argument("--accelerator", required=is_needed, help="v4, v5e, v5p, v6e or v7")
+    parser.add_argument("--topology", required=is_needed, help="chips of a slice, such as 4x4x8")
     parser.add_argument("--slices", type=int, default=1, help="number of slices (default 1)")
     model = parser.add_mutually_exclusive_group(required=True)
     model.add_argument("--preset", help=f"a model: {', '.join(PRESET_NAMES)}")
@@ -72,18 +81,19 @@ def _parser(command: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _read(options: argparse.Namespace) -> tuple[Target, TrainerConfig]:
-    """Target and configuration.
+def _read(options: argparse.Namespace) -> tuple[Target | None, TrainerConfig]:
+    """Target, None for the devices that are here, and configuration.
 
     Raises:
         ConfigError: with everything that is wrong with either.
     """
     problems: list[str] = []
     wanted = None
-    try:
-        wanted = target(options.accelerator, options.topology, options.slices)
-    except UnknownSliceError as error:
-        problems.append(str(error))
+    if options.accelerator or options.topology:
+        try:
+            wanted = target(options.accelerator or "", options.topology or "", options.slices)
+        except UnknownSliceError as error:
+            problems.append(str(error))
     if options.slices < 1:
         problems.append(f"--slices {options.slices}: there is at least one (nearest valid: 1)")
     raw = _raw(options, wanted, problems)
@@ -93,7 +103,6 @@ def _read(options: argparse.Namespace) -> tuple[Target, TrainerConfig]:
         problems += error.problems
     if problems:
         raise ConfigError(problems)
-    assert wanted is not None
     return wanted, config
 
 
@@ -168,20 +177,28 @@ def _check(wanted: Target, config: TrainerConfig, options: argparse.Namespace) -
     return 0 if fit.is_fitting else DOES_NOT_FIT
 
 
-def _compile(wanted: Target, config: TrainerConfig, out: str) -> int:
+def _compile(wanted: Target | None, config: TrainerConfig, out: str) -> int:
+    """Compile all programs of a run into a directory: for slices, or as one of this world."""
     import jax  # noqa: PLC0415 - arguments are checked before JAX starts
 
+    from tpujob_trainer import distributed  # noqa: PLC0415
     from tpujob_trainer.ahead import check  # noqa: PLC0415
     from tpujob_trainer.programs import Programs  # noqa: PLC0415
     from tpujob_trainer.sharding import ShardingError  # noqa: PLC0415
 
-    jax.config.update("jax_platforms", "cpu")
+    world = distributed.world_from({} if wanted else os.environ)
+    if wanted:
+        jax.config.update("jax_platforms", "cpu")
+        devices, slices = devices_of(wanted), wanted.slices
+    else:
+        distributed.join(world)
+        devices, slices = jax.devices(), world.num_slices
     try:
-        programs = Programs(config, check.mesh_of(config, wanted), out)
+        programs = Programs(config, check.mesh_of(config, devices, slices), out)
     except ShardingError as error:
         raise ConfigError([str(error)]) from error
     for name in programs.names:
-        with _progress(f"compiling {name} for {wanted}"):
+        with _progress(f"compiling {name} for {wanted or devices[0].device_kind}"):
             try:
                 compiled = programs.keep(name)
             except jax.errors.JaxRuntimeError as error:
@@ -189,6 +206,7 @@ def _compile(wanted: Target, config: TrainerConfig, out: str) -> int:
                 return DOES_NOT_FIT
         how = "was there already" if compiled.from_cache else "compiled"
         print(f"{name} {how} in {compiled.seconds:.1f} s", flush=True)
+    distributed.leave(world)
     return 0
 
 
