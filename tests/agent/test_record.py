@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.rig import ROOT
-from tpujob.record import RING_SIZE, RecordReader, RecordWriter, Snapshot
+from tpujob.record import RING_SIZE, RecordReader, RecordWriter, SaveRequest, Snapshot
 from tpujob_agent.protocol import Env, Phase
 
 
@@ -84,6 +84,16 @@ def test_a_save_is_asked_for_at_one_step(path: Path) -> None:
     env = {Env.RECORD: str(path), "PYTHONPATH": str(ROOT / "trainer")}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True)
     assert done.stdout.strip() == b"[12]"
+
+
+def test_a_save_may_come_with_the_wish_to_leave(path: Path) -> None:
+    """The trainer reads both, and a later save without the wish takes it back."""
+    reader, writer = RecordReader(path, 1), RecordWriter(path)
+    assert writer.save_request() == SaveRequest(0, then_leave=False)
+    reader.ask_for_save(12, then_leave=True)
+    assert writer.save_request() == SaveRequest(12, then_leave=True)
+    reader.ask_for_save(20)
+    assert writer.save_request() == SaveRequest(20, then_leave=False)
 
 
 @pytest.mark.parametrize("value", [None, "/nowhere/record"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import tpujob
 from tpujob_trainer.config import CheckpointConfig
 from tpujob_trainer.distributed import World
-from tpujob_trainer.schedule import SaveSchedule
+from tpujob_trainer.schedule import Due, SaveSchedule
 
 
 def _due(interval: str, *, start: int, last: int) -> list[int]:
@@ -58,3 +59,60 @@ def test_coordinator_can_ask_for_a_save(monkeypatch: pytest.MonkeyPatch) -> None
     """A save that the coordinator asks for is made at its step, and the others stay."""
     monkeypatch.setattr(tpujob, "save_request", lambda: tpujob.SaveRequest(4))
     assert _due("steps:10", start=0, last=12) == [4, 10, 12]
+
+
+def _at_pace(
+    plan: SaveSchedule, monkeypatch: pytest.MonkeyPatch, *, steps: int, pace_s: float
+) -> list[tuple[int, Due]]:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    plan._last_pulse = (0, 0.0)
+    told = []
+    for step in range(1, steps + 1):
+        now[0] += pace_s
+        told.append((step, plan.due(step)))
+    return told
+
+
+def test_snapshots_come_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 0.5 s a step, four steps lie between snapshots, whatever checkpoints do."""
+    plan = SaveSchedule(CheckpointConfig("c", "steps:7", 3), World(), start=0, last=100)
+    told = _at_pace(plan, monkeypatch, steps=16, pace_s=0.5)
+    assert [step for step, due in told if due.local] == [7, 11, 15]
+    assert [step for step, due in told if due.durable] == [7, 14]
+
+
+def test_costly_snapshots_come_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that takes 0.3 s comes every 10 s, so that it costs 3 % at most."""
+    plan = SaveSchedule(
+        CheckpointConfig("c", "steps:1000", 3),
+        World(),
+        start=0,
+        last=1000,
+        snapshot_cost_s=lambda: 0.3,
+    )
+    told = _at_pace(plan, monkeypatch, steps=50, pace_s=0.5)
+    assert [step for step, due in told if due.local] == [23, 43]
+
+
+@pytest.mark.parametrize("snapshot_s", [0.0, 2.0])
+@pytest.mark.parametrize(
+    ("asked", "expected"), [(5, Due(durable=True, leave=True)), (9, Due(durable=True))]
+)
+def test_leaving_is_a_save_and_the_end(snapshot_s: float, asked: int, expected: Due) -> None:
+    """Asked to go, a process saves to tier 2 at that very step; at the last step it is done."""
+    sigterm = threading.Event()
+    config = CheckpointConfig("c", "steps:1000", 3, snapshot_s)
+    plan = SaveSchedule(config, World(), start=0, last=9, wants_to_leave=sigterm.is_set)
+    assert not any(plan.due(step).leave for step in range(1, asked))
+    sigterm.set()
+    assert plan.due(asked) == expected
+
+
+def test_request_to_save_and_leave_is_obeyed_at_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator's step is kept; one that has passed is made up for at the next pulse."""
+    for asked, expected in ((8, 8), (2, 3)):
+        monkeypatch.setattr(tpujob, "save_request", lambda at=asked: tpujob.SaveRequest(at, True))
+        plan = SaveSchedule(CheckpointConfig("c", "steps:1000", 3), World(), start=0, last=100)
+        left = [step for step in range(1, 20) if plan.due(step).leave]
+        assert left[0] == expected

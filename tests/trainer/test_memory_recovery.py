@@ -1,0 +1,64 @@
+"""Worlds of two processes go on from memory, or together from an older state."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+
+from tests.trainer.worlds import Launcher, Trainer, kill, small_config, wait_until
+from tpujob_agent.protocol import ExitCode
+
+CONFIG = small_config(
+    steps=100_000, checkpoint={"interval": "steps:1000000", "snapshotSeconds": 0.2}
+)
+
+
+def _steps(memory: Path, rank: int) -> list[int]:
+    return sorted(int(path.stem) for path in (memory / str(rank)).glob("*.snapshot"))
+
+
+def _common(memory: Path) -> list[int]:
+    return sorted(set(_steps(memory, 0)) & set(_steps(memory, 1)))
+
+
+def _started(launcher: Launcher, memory: Path) -> list[Trainer]:
+    world = launcher.start(CONFIG, processes=2, devices=2, snapshots=memory)
+    wait_until(lambda: bool(world[0].losses()), "the first step")
+    return world
+
+
+def _killed(world: list[Trainer]) -> dict[int, float]:
+    for trainer in world:
+        kill(trainer)
+    return world[0].losses()
+
+
+def test_crash_bad_memory_lost_memory_and_leaving(launcher: Launcher, tmp_path: Path) -> None:
+    """All ranks take the newest step whole everywhere, or the checkpoint; 42 when asked to go."""
+    memory = tmp_path / "memory"
+    world = _started(launcher, memory)
+    wait_until(lambda: len(_common(memory)) == 2, "two snapshots on both ranks")
+    expected = _killed(world)
+
+    older, newest = _common(memory)[-2:] if len(_common(memory)) > 1 else (0, _common(memory)[-1])
+    damaged = memory / "1" / f"{newest}.snapshot"
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 3] ^= 4
+    damaged.write_bytes(content)
+    world = _started(launcher, memory)
+    assert f"snapshot of step {newest} is bad: checksum differs" in world[1].output()
+    if older:
+        assert f"restored step {older} from memory" in world[0].output()
+    known = set(world[0].losses()) & set(expected)
+    assert all(world[0].losses()[step] == expected[step] for step in known)
+
+    world[1].process.send_signal(signal.SIGTERM)
+    assert [trainer.wait() for trainer in world] == [ExitCode.PREEMPTED] * 2, world[0].output()
+    (checkpoint,) = [path.name for path in launcher.checkpoints.iterdir()]
+    assert f"asked to leave: saved step {checkpoint}" in world[0].output()
+
+    shutil.rmtree(memory / "0")  # a pod that was replaced
+    world = _started(launcher, memory)
+    _killed(world)
+    assert f"restored step {checkpoint} from {launcher.checkpoints}" in world[0].output()
