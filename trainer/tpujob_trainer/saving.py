@@ -76,11 +76,11 @@ class Saver:
             abstract=programs.state,
             digest=lambda state: programs.digest().call(state),
         )
-        self._memory = MemoryTier(config, world, programs, snapshot_dir)
         # Loaded in a thread: a start does not wait for what the first save needs.
         self._thread = ThreadPoolExecutor(1, "digest")
         self._copy = self._thread.submit(lambda: programs.copy().call)
         self._shares = self._thread.submit(lambda: programs.shares().call)
+        self._memory = MemoryTier(config, world, programs, self._shares, snapshot_dir)
         self._has_room: bool | None = None
         self._newest: Callable[[], jax.Array | None] = lambda: None  # a copy on the devices
         self._durable, self._local = _Background("checkpoint"), _Background("snapshot")
@@ -212,9 +212,14 @@ class MemoryTier:
     """Tier 1: this process's shards in memory, and the agreement on what to load of them."""
 
     def __init__(
-        self, config: TrainerConfig, world: World, programs: Programs, directory: str
+        self,
+        config: TrainerConfig,
+        world: World,
+        programs: Programs,
+        shares: Future[Callable[[State], jax.Array]],
+        directory: str,
     ) -> None:
-        self._world, self._programs = world, programs
+        self._world, self._programs, self._shares = world, programs, shares
         self._layout = _Layout(programs.state)
         self._directory = Path(directory)
         self._store: SnapshotStore | None = None
@@ -292,7 +297,7 @@ class MemoryTier:
             return None, str(error)
 
     def _fault_of_digest(self, state: State, expected: list[list[int]]) -> str:
-        found = _rows(self._programs.shares().call(state))
+        found = _rows(self._shares.result()(state))
         names = leaf_names(self._programs.state)
         bad = [digest.changed(names, e, f) for e, f in zip(expected, found, strict=True)]
         changed = sorted(set().union(*bad))
