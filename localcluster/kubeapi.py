@@ -47,6 +47,16 @@ class Api:
             ApiError: The answer is an error.
             OSError: There is no answer.
         """
+        status, content = self._exchange(method, path, body, content_type)
+        decoded = _decode(content)
+        if status >= http.HTTPStatus.BAD_REQUEST:
+            message = decoded.get("message", "") if isinstance(decoded, dict) else str(decoded)
+            raise ApiError(status, f"{method} {path}: {message}")
+        return decoded
+
+    def _exchange(
+        self, method: str, path: str, body: Object | None, content_type: str
+    ) -> tuple[int, bytes]:
         connection = http.client.HTTPSConnection(
             self._host, self._port, context=self._tls, timeout=_TIMEOUT_S
         )
@@ -55,14 +65,9 @@ class Api:
             encoded = None if body is None else json.dumps(body).encode()
             connection.request(method, path, body=encoded, headers=headers)
             answer = connection.getresponse()
-            content = answer.read()
+            return answer.status, answer.read()
         finally:
             connection.close()
-        decoded = _decode(content)
-        if answer.status >= http.HTTPStatus.BAD_REQUEST:
-            message = decoded.get("message", "") if isinstance(decoded, dict) else str(decoded)
-            raise ApiError(answer.status, f"{method} {path}: {message}")
-        return decoded
 
     def get(self, path: str) -> Any:
         """The object at `path`."""

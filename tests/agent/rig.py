@@ -11,12 +11,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from tests.waiting import wait_until
 from tpujob_agent import processes, protocol
 from tpujob_agent.build import build
 from tpujob_agent.protocol import CoordinatorConfig, Env, EventKind
@@ -25,17 +25,6 @@ from tpujob_agent.trainer import record_path
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "0123456789abcdef"
 NO_LIMITS = {"userError": -1, "process": -1, "infrastructure": -1, "noProgress": -1}
-_T = TypeVar("_T")
-
-
-def wait_until(condition: Callable[[], _T | None], what: str, limit_s: float = 120.0) -> _T:
-    """Poll until the condition gives something true, which is returned."""
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.01)
-    raise AssertionError(f"not within {limit_s} s: {what}")
 
 
 def free_ports(count: int) -> list[int]:

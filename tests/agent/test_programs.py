@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.agent.interpreters import INTERPRETERS, TOO_OLD
-from tests.agent.rig import Rig, rig, wait_until
+from tests.agent.rig import Rig, rig
+from tests.waiting import wait_until
 from tpujob_agent.protocol import Env, EventKind
 
 STEPS = """

@@ -7,7 +7,8 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.agent.rig import Rig, rig, wait_until
+from tests.agent.rig import Rig, rig
+from tests.waiting import wait_until
 from tpujob_agent.protocol import Env, EventKind, ExitCode
 
 #: Saves when asked to, and leaves if that is wanted. Two flags in its folder hold it up.

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.agent.rig import Rig, rig, wait_until
+from tests.agent.rig import Rig, rig
+from tests.waiting import wait_until
 from tpujob_agent import protocol
 from tpujob_agent.protocol import EventKind
 

@@ -21,7 +21,7 @@ from kubernetes import client
 
 from localcluster.cache import cache_dir, locked
 from localcluster.layout import free_ports
-from tests.e2e.rig import wait_until
+from tests.waiting import wait_until
 from tpujob_agent.processes import die_with_parent
 
 _READY_S = 30.0

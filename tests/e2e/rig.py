@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from kubernetes.client.exceptions import ApiException
 
 from demo.clusters import Target
 from demo.kube import Kube
 from localcluster.cluster import Cluster
-from localcluster.kubeapi import ApiError, Object
+from localcluster.kubeapi import Object
 from tests.e2e.access import Access
+from tests.namespaced import Namespaced
+from tests.waiting import wait_until
 from tpujob_operator.core.kinds import JOB_SET, POD, TPU_TRAINING_JOB, Kind
 
 #: Under load a container may take seconds to start, and an image to be unpacked.
@@ -22,7 +23,6 @@ ROOT_FOLDER = "/shared"
 TRAINER = "trainer"
 ENDED = ("Succeeded", "Failed")
 _PID_FILE = "/tpujob/run/trainer.pid"
-_T = TypeVar("_T")
 
 #: A program that trains nothing: it reports steps, saves every tenth one and when it is asked to,
 #: and resumes from there.
@@ -50,25 +50,14 @@ for step in range(start + 1, int(os.environ["STEPS"]) + 1):
 """
 
 
-def wait_until(condition: Callable[[], _T | None], what: str, limit_s: float) -> _T:
-    """Poll until the condition gives something true, which is returned."""
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"not within {limit_s:.0f} s: {what}")
-
-
-class Jobs:
+class Jobs(Namespaced):
     """The jobs of one namespace."""
 
     def __init__(self, target: Target, cluster: Cluster | None, namespace: str) -> None:
         self.target = target
         self.cluster = cluster
-        self.namespace = namespace
         self.kube = Kube(target.kubeconfig, namespace)
-        self.api = Access(self.kube.core.api_client)
+        super().__init__(Access(self.kube.core.api_client), namespace)
 
     # ---- what a user does
 
@@ -107,50 +96,13 @@ class Jobs:
         Raises:
             ApiError: the API server refuses it.
         """
-        body = self.manifest(name, template, **spec)
-        created: Object = self.api.request("POST", TPU_TRAINING_JOB.path(self.namespace), body)
-        return created
+        return self.submit(self.manifest(name, template, **spec))
 
     def train(self, name: str, *, steps: int = 1_000_000, **spec: Any) -> Object:
         """Create a job that runs TRAINING."""
         return self.create(name, self.template("python", "-c", TRAINING, steps=steps), **spec)
 
-    def change(self, name: str, **spec: Any) -> None:
-        """Merge into a job's spec."""
-        self.api.merge(TPU_TRAINING_JOB.path(self.namespace, name), {"spec": spec})
-
-    def delete(self, kind: Kind, name: str, **options: Any) -> None:
-        """Delete an object."""
-        self.api.request("DELETE", kind.path(self.namespace, name), options or None)
-
     # ---- what there is
-
-    def all(self, kind: Kind, job: str = "") -> list[Object]:
-        """All objects of a kind, or those of one job."""
-        query = f"?labelSelector=tpujob.dev/job={job}" if job else ""
-        items: list[Object] = self.api.get(kind.path(self.namespace) + query)["items"]
-        return items
-
-    def find(self, kind: Kind, name: str) -> Object | None:
-        """An object, or nothing."""
-        try:
-            found: Object = self.api.get(kind.path(self.namespace, name))
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
-        return found
-
-    def status(self, name: str) -> Object:
-        """Status of a job; empty before there is one."""
-        job = self.find(TPU_TRAINING_JOB, name) or {}
-        status: Object = job.get("status", {})
-        return status
-
-    def condition(self, name: str, kind: str) -> Object:
-        """A condition of a job; empty: not there."""
-        conditions = self.status(name).get("conditions", [])
-        return next((item for item in conditions if item["type"] == kind), {})
 
     def pods(self, job: str, role: str = "worker") -> dict[str, Object]:
         """Pods of a job that are not being deleted, by their name without its random end."""

@@ -8,7 +8,8 @@ import pytest
 
 from localcluster import baseimage
 from localcluster.template import identify
-from tests.e2e.rig import ENDED, RECOVER_S, Jobs, assert_adds_up, uids, wait_until
+from tests.e2e.rig import ENDED, RECOVER_S, Jobs, assert_adds_up, uids
+from tests.waiting import wait_until
 from tpujob_operator.core.kinds import (
     JOB,
     JOB_SET,

@@ -10,7 +10,8 @@ import pytest
 from demo import install
 from localcluster.kubeapi import Object
 from tests.e2e.prometheus import Prometheus, scraping
-from tests.e2e.rig import ENDED, RECOVER_S, Jobs, assert_adds_up, wait_until
+from tests.e2e.rig import ENDED, RECOVER_S, Jobs, assert_adds_up
+from tests.waiting import wait_until
 from tpujob_operator.core.kinds import TPU_TRAINING_JOB
 from tpujob_operator.core.timetypes import TimeType
 

@@ -15,8 +15,8 @@ from tests.e2e.rig import (
     assert_adds_up,
     container_restarts,
     uids,
-    wait_until,
 )
+from tests.waiting import wait_until
 from tpujob_agent.protocol import REPORT_INTERVAL_S
 from tpujob_operator.core.kinds import POD
 

@@ -9,34 +9,21 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from localcluster.cluster import Cluster
-from localcluster.kubeapi import ApiError, Object
+from localcluster.kubeapi import Object
+from tests.namespaced import Namespaced
+from tests.waiting import wait_until
 from tpujob_agent.processes import die_with_parent
 from tpujob_operator.core.kinds import EVENT, JOB, JOB_SET, POD, TPU_TRAINING_JOB, Kind
 
 ROOT = Path(__file__).parents[2]
 NODE = "node0"
 OPERATOR_KEY = "a key that is only used in tests"
-_T = TypeVar("_T")
-#: No test waits this long when all is well. The garbage collector learns of a new kind only
-#: every 30 s, and the machine may have other work.
-PATIENCE_S = 120.0
-
-
-def wait_until(condition: Callable[[], _T | None], what: str, limit_s: float = PATIENCE_S) -> _T:
-    """Poll until the condition gives something true, which is returned."""
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"not within {limit_s} s: {what}")
 
 
 class OperatorProcess:
@@ -114,13 +101,12 @@ def running(
             operator.kill()
 
 
-class Jobs:
+class Jobs(Namespaced):
     """One namespace as a test sees it."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
+        super().__init__(cluster.api, namespace)
         self.cluster = cluster
-        self.api = cluster.api
-        self.namespace = namespace
 
     # ---- what a user does
 
@@ -139,35 +125,9 @@ class Jobs:
                 **spec,
             },
         }
-        path = TPU_TRAINING_JOB.path(self.namespace)
-        created: Object = self.api.request("POST", path, body)
-        return created
-
-    def change(self, name: str, **spec: Any) -> None:
-        """Merge into a job's spec."""
-        self.api.merge(TPU_TRAINING_JOB.path(self.namespace, name), {"spec": spec})
-
-    def delete(self, kind: Kind, name: str, **options: Any) -> None:
-        """Delete an object."""
-        self.api.request("DELETE", kind.path(self.namespace, name), options or None)
+        return self.submit(body)
 
     # ---- what there is
-
-    def all(self, kind: Kind, job: str = "") -> list[Object]:
-        """All objects of a kind, or those of one job."""
-        query = f"?labelSelector=tpujob.dev/job={job}" if job else ""
-        items: list[Object] = self.api.get(kind.path(self.namespace) + query)["items"]
-        return items
-
-    def find(self, kind: Kind, name: str) -> Object | None:
-        """An object, or nothing."""
-        try:
-            found: Object = self.api.get(kind.path(self.namespace, name))
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
-        return found
 
     def wait(self, kind: Kind, name: str) -> Object:
         """Wait until an object exists."""
@@ -191,12 +151,6 @@ class Jobs:
 
         return wait_until(pods, f"{number} pods of {job}")
 
-    def condition(self, name: str, kind: str) -> Object:
-        """A condition of a job; empty: not there."""
-        job = self.find(TPU_TRAINING_JOB, name) or {}
-        conditions = job.get("status", {}).get("conditions", [])
-        return next((item for item in conditions if item["type"] == kind), {})
-
     def wait_condition(self, name: str, kind: str, reason: str = "", status: str = "True") -> str:
         """Wait for a condition; returns its message."""
 
@@ -209,12 +163,6 @@ class Jobs:
             return wait_until(message, f"{kind}={status} {reason} of {name}")
         except AssertionError as error:
             raise AssertionError(f"{error}: {self.status(name)}") from error
-
-    def status(self, name: str) -> Object:
-        """Status of a job."""
-        job = self.find(TPU_TRAINING_JOB, name) or {}
-        status: Object = job.get("status", {})
-        return status
 
     def wait_status(self, name: str, is_so: Callable[[Object], bool], what: str) -> Object:
         """Wait for a status."""

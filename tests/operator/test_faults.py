@@ -8,7 +8,8 @@ import pytest
 
 from localcluster.cluster import Cluster
 from tests.conftest import start_control_plane
-from tests.operator.rig import Jobs, OperatorProcess, running, wait_until
+from tests.operator.rig import Jobs, OperatorProcess, running
+from tests.waiting import wait_until
 from tpujob_operator.core.kinds import JOB, JOB_SET, SECRET, SERVICE, TPU_TRAINING_JOB
 
 pytestmark = pytest.mark.control_plane

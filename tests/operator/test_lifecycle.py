@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.operator.rig import CHILDREN, Jobs, OperatorProcess, wait_until
+from tests.operator.rig import CHILDREN, Jobs, OperatorProcess
+from tests.waiting import wait_until
 from tpujob_operator.core.kinds import JOB, JOB_SET, POD, SECRET, SERVICE, TPU_TRAINING_JOB
 
 pytestmark = pytest.mark.control_plane

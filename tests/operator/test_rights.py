@@ -9,7 +9,8 @@ import yaml
 from helm_python import Chart
 
 from localcluster.cluster import Cluster
-from tests.operator.rig import Jobs, running, wait_until
+from tests.operator.rig import Jobs, running
+from tests.waiting import wait_until
 from tpujob_operator.core.kinds import JOB, TPU_TRAINING_JOB
 
 pytestmark = pytest.mark.control_plane
