@@ -21,10 +21,10 @@ import tpujob
 from bench.figures import machine, show
 from tpujob.record import RecordReader
 from tpujob_agent.protocol import Env
+from tpujob_data.pack import Recipe, ensure_pack
+from tpujob_data.rows import Rows
 from tpujob_trainer import sharding, topology
-from tpujob_trainer.data.loader import Batches, Feed, Prefetcher
-from tpujob_trainer.data.pack import Recipe, ensure_pack
-from tpujob_trainer.data.rows import Rows
+from tpujob_trainer.loader import Batches, Feed, Prefetcher
 
 _ROWS, _LENGTH, _STEP_S, _STEPS = 8, 2048, 0.010, 300
 _CALLS = 20_000

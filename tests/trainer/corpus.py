@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from array_record.python import array_record_module
 
-from tpujob_trainer.data.manifest import Manifest
-from tpujob_trainer.data.rows import Rows
+from tpujob_data.manifest import Manifest
+from tpujob_data.rows import Rows
 
 
 def quiet(_text: str) -> None:

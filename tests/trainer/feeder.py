@@ -9,9 +9,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from tpujob_data.manifest import read_manifest
 from tpujob_trainer import sharding, topology
-from tpujob_trainer.data.loader import Batches, Feed
-from tpujob_trainer.data.manifest import read_manifest
+from tpujob_trainer.loader import Batches, Feed
 
 STEPS = (1, 2, 7)
 GLOBAL_BATCH = 8

@@ -15,10 +15,11 @@ from pyarrow import parquet
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from tests.trainer.corpus import all_rows, make_jsonl, make_text, quiet, texts_of
+from tpujob_data import DataError, cli, pack, sources, tokens
+from tpujob_data.manifest import Manifest
+from tpujob_data.pack import Recipe
 from tpujob_trainer import config as configs
-from tpujob_trainer.data import DataError, cli, pack, sources, tokens
-from tpujob_trainer.data.manifest import Manifest
-from tpujob_trainer.data.pack import Recipe
+from tpujob_trainer import loader
 
 TEXTS = [f"document number {i}, with words é" * (i % 7) for i in range(60)]
 
@@ -106,9 +107,9 @@ def test_model_must_know_all_tokens(tmp_path: Path) -> None:
         "sequenceLength": 32,
     }
     with pytest.raises(DataError, match=rf"set model.vocab to at least {made.vocab}"):
-        pack.prepare(configs.load(raw), quiet)
+        loader.prepare(configs.load(raw), quiet)
     fitting = configs.load(raw | {"model": {"vocab": 512}})
-    assert pack.prepare(fitting, quiet) == made
+    assert loader.prepare(fitting, quiet) == made
 
 
 @pytest.mark.parametrize("name", ["nothing.json", "broken.json"])

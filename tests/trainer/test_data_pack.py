@@ -17,14 +17,15 @@ from hypothesis import strategies as st
 
 from tests.trainer.corpus import all_rows, files_of, make_jsonl, make_text, quiet, texts_of
 from tests.trainer.worlds import ROOT, wait_until
+from tpujob_data import DataError, pack, sources
+from tpujob_data.manifest import Manifest, find_packs, read_manifest, verify
+from tpujob_data.pack import Recipe
+from tpujob_data.packing import Bucketer, Splitter
+from tpujob_data.rows import Layout
 from tpujob_trainer import config as configs
-from tpujob_trainer.data import DataError, pack, sources
-from tpujob_trainer.data.manifest import Manifest, find_packs, read_manifest, verify
-from tpujob_trainer.data.pack import Recipe
-from tpujob_trainer.data.packing import Bucketer, Splitter
-from tpujob_trainer.data.rows import Layout
+from tpujob_trainer import loader
 
-COMMAND = [sys.executable, "-m", "tpujob_trainer.data.cli"]
+COMMAND = [sys.executable, "-m", "tpujob_data.cli"]
 ENVIRONMENT = {"PYTHONPATH": str(ROOT / "trainer")}
 
 
@@ -320,7 +321,7 @@ def _config(source: Path, tmp_path: Path, **changes: object) -> configs.TrainerC
 def test_trainer_takes_the_pack_of_its_length(manifest: Manifest, tmp_path: Path) -> None:
     """``data.source`` may be a directory of packs, or one pack."""
     for source in (manifest.folder.parent, manifest.folder):
-        assert pack.prepare(_config(source, tmp_path), quiet) == manifest
+        assert loader.prepare(_config(source, tmp_path), quiet) == manifest
     assert find_packs(manifest.folder.parent) == [manifest]
 
 
@@ -328,4 +329,4 @@ def test_trainer_refuses_another_length(manifest: Manifest, tmp_path: Path) -> N
     """The answer names the packs that are there."""
     config = _config(manifest.folder.parent, tmp_path, sequenceLength=32)
     with pytest.raises(DataError, match=r"no pack of length 32; there are 16 \(16\)"):
-        pack.prepare(config, quiet)
+        loader.prepare(config, quiet)

@@ -17,12 +17,12 @@ import pytest
 from tests.trainer import feeder
 from tests.trainer.corpus import all_rows, make_jsonl, make_text, quiet, texts_of
 from tests.trainer.worlds import PATIENCE_S, ROOT, free_port, wait_until
+from tpujob_data import DataError, pack
+from tpujob_data.manifest import Manifest
+from tpujob_data.pack import Recipe
+from tpujob_data.rows import Rows
 from tpujob_trainer import sharding, topology
-from tpujob_trainer.data import DataError, pack
-from tpujob_trainer.data.loader import Batches, Feed, Prefetcher
-from tpujob_trainer.data.manifest import Manifest
-from tpujob_trainer.data.pack import Recipe
-from tpujob_trainer.data.rows import Rows
+from tpujob_trainer.loader import Batches, Feed, Prefetcher
 
 
 @pytest.fixture

@@ -88,8 +88,8 @@ def _checkpoint_overrides(env: Mapping[str, str]) -> dict[str, Any]:
 
 def _train(config: TrainerConfig) -> int:
     # JAX comes after the configuration: a typo is answered at once.
+    from tpujob_data import DataError  # noqa: PLC0415
     from tpujob_trainer import checkpoint, distributed, sharding, train  # noqa: PLC0415
-    from tpujob_trainer.data import DataError  # noqa: PLC0415
 
     try:
         world = distributed.world_from(os.environ)

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, PartitionSpec
 
+from tpujob_data.rows import Rows
 from tpujob_trainer import loss, model, sharding
 from tpujob_trainer.config import TrainerConfig
-from tpujob_trainer.data.rows import Rows
 from tpujob_trainer.optimizer import make_optimizer
 
 State = dict[str, Any]  # params, optimizer, step

@@ -14,14 +14,13 @@ from jax.sharding import Mesh
 
 import tpujob
 from tpujob_agent.protocol import Env, ExitCode, Phase
+from tpujob_data import DataError
+from tpujob_data.manifest import Manifest
 from tpujob_trainer import checkpoint, distributed, flops, sharding, telemetry, topology
 from tpujob_trainer.config import TrainerConfig
-from tpujob_trainer.data import DataError
-from tpujob_trainer.data.loader import Batches, Feed, Prefetcher
-from tpujob_trainer.data.manifest import Manifest
-from tpujob_trainer.data.pack import prepare
 from tpujob_trainer.distributed import World
 from tpujob_trainer.executables import Compiled
+from tpujob_trainer.loader import Batches, Feed, Prefetcher, prepare
 from tpujob_trainer.profiler import Profiler
 from tpujob_trainer.programs import Programs
 from tpujob_trainer.recompiles import RecompileWatch

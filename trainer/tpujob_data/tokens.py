@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tpujob_trainer.data import DataError
+from tpujob_data import DataError
 
 BYTES = "bytes"
 #: What well-known tokenizers call the token that ends a document.

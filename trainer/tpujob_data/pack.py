@@ -26,20 +26,18 @@ from typing import Any
 import numpy as np
 from array_record.python import array_record_module
 
-from tpujob_trainer.config import TrainerConfig
-from tpujob_trainer.data import DataError, sources, tokens
-from tpujob_trainer.data.manifest import (
+from tpujob_data import DataError, sources, tokens
+from tpujob_data.manifest import (
     FORMAT,
     MANIFEST_FILE,
     Manifest,
     Shard,
     file_sha256,
-    find_packs,
     read_manifest,
 )
-from tpujob_trainer.data.packing import Block, Splitter, make_packer
-from tpujob_trainer.data.rows import Layout
-from tpujob_trainer.data.sources import STDLIB, Corpus, Part
+from tpujob_data.packing import Block, Splitter, make_packer
+from tpujob_data.rows import Layout
+from tpujob_data.sources import STDLIB, Corpus, Part
 
 _SAY_PERIOD_S = 5.0
 #: Documents given to the tokenizer at once.
@@ -346,35 +344,3 @@ def _join_rests(working: Path, recipe: Recipe, vocab: int, parts: int) -> tuple[
         splitter.extend(rest, starts.astype(np.bool_))
         shards.write(splitter.finish())
     return list(shards.close()), len(splitter.rest()[0])
-
-
-def prepare(config: TrainerConfig, say: Say) -> Manifest:
-    """The pack that a configuration trains on, made now if ``data.source`` is text.
-
-    Raises:
-        DataError: there is no text, or no pack that fits the model.
-    """
-    source, lengths = config.data.source, config.lengths
-    packs = find_packs(Path(source)) if source != STDLIB else []
-    if packs:
-        return _fitting(packs, source, lengths, config.model.vocab)
-    recipe = Recipe(source, lengths, kind="text", max_bytes=config.data.max_bytes)
-    return ensure_pack(recipe, Path(config.data.directory) / recipe.name, say)
-
-
-def _fitting(
-    packs: Sequence[Manifest], source: str, lengths: tuple[int, ...], vocab: int
-) -> Manifest:
-    pack = next((pack for pack in packs if pack.lengths == lengths), None)
-    if pack is None:
-        held = ", ".join(f"{folder_of(p.lengths)} ({p.folder.name})" for p in packs)
-        raise DataError(
-            f"{source} holds no pack of length {folder_of(lengths)}; there are {held}: change "
-            "sequenceLength or data.buckets, or make one with tpujob-data pack"
-        )
-    if pack.vocab > vocab:
-        raise DataError(
-            f"{pack.folder} holds tokens below {pack.vocab}, but model.vocab is {vocab}: set "
-            f"model.vocab to at least {pack.vocab}, or pack with another tokenizer"
-        )
-    return pack

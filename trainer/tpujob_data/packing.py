@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tpujob_trainer.data.rows import Flags
-from tpujob_trainer.data.tokens import Tokens
+from tpujob_data.rows import Flags
+from tpujob_data.tokens import Tokens
 
 #: Tokens held before rows are made of them.
 _STRETCH = 1 << 20

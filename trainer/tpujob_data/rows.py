@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tpujob_trainer.data.tokens import Tokens
+from tpujob_data.tokens import Tokens
 
 Ints = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]

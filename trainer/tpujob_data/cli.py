@@ -9,9 +9,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tpujob_trainer.data import DataError, sources, tokens
-from tpujob_trainer.data.manifest import Manifest, find_packs, shown, verify
-from tpujob_trainer.data.pack import Recipe, ensure_pack, folder_of
+from tpujob_data import DataError, sources, tokens
+from tpujob_data.manifest import Manifest, find_packs, shown, verify
+from tpujob_data.pack import Recipe, ensure_pack, folder_of
 
 _BAR_WIDTH = 40
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tpujob_trainer.data import DataError
+from tpujob_data import DataError
 
 STDLIB = "stdlib"
 KINDS = ("text", "jsonl", "parquet")

@@ -11,15 +11,19 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 from array_record.python import array_record_module
 from grain.experimental import index_shuffle
 
-from tpujob_trainer.data import DataError
-from tpujob_trainer.data.manifest import Bucket, Manifest
-from tpujob_trainer.data.rows import Ints, Rows
+from tpujob_data import DataError
+from tpujob_data.manifest import Bucket, Manifest, find_packs
+from tpujob_data.pack import Recipe, Say, ensure_pack, folder_of
+from tpujob_data.rows import Ints, Rows
+from tpujob_data.sources import STDLIB
+from tpujob_trainer.config import TrainerConfig
 
 #: Batches made ahead of the step that takes them.
 PREFETCH = 2
@@ -233,3 +237,35 @@ class Prefetcher:
         """End the thread; batches made ahead are dropped."""
         self._stopped.set()
         self._thread.join(timeout=10)
+
+
+def prepare(config: TrainerConfig, say: Say) -> Manifest:
+    """The pack that a configuration trains on, made now if ``data.source`` is text.
+
+    Raises:
+        DataError: there is no text, or no pack that fits the model.
+    """
+    source, lengths = config.data.source, config.lengths
+    packs = find_packs(Path(source)) if source != STDLIB else []
+    if packs:
+        return _fitting(packs, source, lengths, config.model.vocab)
+    recipe = Recipe(source, lengths, kind="text", max_bytes=config.data.max_bytes)
+    return ensure_pack(recipe, Path(config.data.directory) / recipe.name, say)
+
+
+def _fitting(
+    packs: Sequence[Manifest], source: str, lengths: tuple[int, ...], vocab: int
+) -> Manifest:
+    pack = next((pack for pack in packs if pack.lengths == lengths), None)
+    if pack is None:
+        held = ", ".join(f"{folder_of(p.lengths)} ({p.folder.name})" for p in packs)
+        raise DataError(
+            f"{source} holds no pack of length {folder_of(lengths)}; there are {held}: change "
+            "sequenceLength or data.buckets, or make one with tpujob-data pack"
+        )
+    if pack.vocab > vocab:
+        raise DataError(
+            f"{pack.folder} holds tokens below {pack.vocab}, but model.vocab is {vocab}: set "
+            f"model.vocab to at least {pack.vocab}, or pack with another tokenizer"
+        )
+    return pack

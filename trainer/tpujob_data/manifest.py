@@ -8,8 +8,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from tpujob_trainer.data import DataError
-from tpujob_trainer.data.rows import Layout
+from tpujob_data import DataError
+from tpujob_data.rows import Layout
 
 FORMAT = 2
 MANIFEST_FILE = "pack.json"

@@ -1,4 +1,4 @@
-"""Text to batches: packing once, then random access by step."""
+"""Text to packed rows: made once, read by step."""
 
 
 class DataError(ValueError):
