@@ -20,6 +20,10 @@ from tpujob_coordinator.stages import Stage
 
 #: After the job has finished, how long the operator may take to read the end of the timeline.
 ACKNOWLEDGE_S = 15.0
+#: A suspended or deleted job ends the workers' pods and this one within so long of each other,
+FAREWELL_BEGINS_S = 2.0
+#: and the workers then have this long to save; the pod's grace period is a little longer.
+FAREWELL_ENDS_S = 30.0
 USAGE_ERROR = 64
 
 
@@ -52,8 +56,9 @@ async def serve(config: CoordinatorConfig, token: str) -> int:
         shell.serve_agent, None, config.agent_port, limit=LINE_BYTES, backlog=1024
     )
     end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    _watch(end)
+    leaving = _watch(end)
     jobs = [
+        asyncio.create_task(_leave(shell, leaving, end)),
         asyncio.create_task(shell.tick_forever()),
         asyncio.create_task(_finished(shell, end)),
     ]
@@ -65,21 +70,30 @@ async def serve(config: CoordinatorConfig, token: str) -> int:
     return exit_code
 
 
-def _watch(end: asyncio.Future[int]) -> None:
-    """End on SIGTERM, and on a bug: a new coordinator rebuilds its state, a lame one never does."""
-    loop = asyncio.get_running_loop()
+def _watch(end: asyncio.Future[int]) -> asyncio.Event:
+    """End on a bug: a new coordinator rebuilds its state, a lame one never does.
 
-    def stop(exit_code: int) -> None:
-        if not end.done():
-            end.set_result(exit_code)
+    Returns what SIGTERM sets.
+    """
+    loop = asyncio.get_running_loop()
+    leaving = asyncio.Event()
 
     def fail(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
-        if not isinstance(context.get("exception"), OSError | None):
-            stop(1)
+        if not isinstance(context.get("exception"), OSError | None) and not end.done():
+            end.set_result(1)
 
     loop.set_exception_handler(fail)
-    loop.add_signal_handler(signal.SIGTERM, stop, 128 + signal.SIGTERM)
+    loop.add_signal_handler(signal.SIGTERM, leaving.set)
+    return leaving
+
+
+async def _leave(shell: Shell, leaving: asyncio.Event, end: asyncio.Future[int]) -> None:
+    """At SIGTERM: go at once if only this pod goes, else when the others have saved."""
+    await leaving.wait()
+    await shell.wait_farewell(FAREWELL_BEGINS_S, FAREWELL_ENDS_S)
+    if not end.done():
+        end.set_result(128 + signal.SIGTERM)
 
 
 async def _finished(shell: Shell, end: asyncio.Future[int]) -> None:

@@ -160,6 +160,16 @@ class Shell:
         async with self._news:
             await self._news.wait_for(lambda: self.core.stage is stage)
 
+    async def wait_farewell(self, begins_s: float, ends_s: float) -> None:
+        """Wait for a farewell to begin within ``begins_s``, and for its end within ``ends_s``."""
+        core = self.core
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(begins_s), self._news:
+                await self._news.wait_for(lambda: core.farewell or core.stage is not Stage.RUNNING)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ends_s), self._news:
+                await self._news.wait_for(lambda: not core.farewell)
+
     async def wait_acknowledged(self, limit_s: float) -> None:
         """Wait until the operator has read everything, at most ``limit_s`` seconds."""
         with contextlib.suppress(TimeoutError):

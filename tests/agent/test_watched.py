@@ -128,3 +128,49 @@ def test_a_program_that_does_not_save_on_request_is_not_waited_for(tmp_path: Pat
         assert loss["data"]["cause"] == "preemption"
         assert loss["seq"] <= drained["seq"] + 2
         assert made.agents[0, 0].wait() == 128 + signal.SIGTERM
+
+
+def test_a_suspended_job_saves_before_it_goes(tmp_path: Path) -> None:
+    """SIGTERM to all pods, the coordinator's too: the next start goes on from the last step."""
+    with rig(tmp_path) as made:
+        start(made)
+        made.wait_event(EventKind.PROGRESS, count=2)
+        assert made.coordinator is not None
+        made.coordinator.kill(signal.SIGTERM)
+        for agent in made.agents.values():
+            agent.kill(signal.SIGTERM)
+        assert {agent.wait() for agent in made.agents.values()} == {128 + signal.SIGTERM}
+        assert made.coordinator.wait() == 128 + signal.SIGTERM
+        committed = made.events(EventKind.COMMITTED)[-1]["data"]["step"]
+        loss = made.wait_event(EventKind.LOSS)["data"]
+        assert loss["cause"] == "preemption"
+        assert int((tmp_path / "saved").read_text()) == committed == loss["step"]
+
+
+def test_a_coordinator_that_goes_alone_takes_nobody_along(tmp_path: Path) -> None:
+    """Its eviction is no farewell: the trainers go on, and the next coordinator finds them."""
+    with rig(tmp_path, slices=1) as made:
+        start(made)
+        made.wait_event(EventKind.PROGRESS, count=2)
+        before = made.trainer_pid(0, 0)
+        assert made.coordinator is not None
+        made.coordinator.kill(signal.SIGTERM)
+        assert made.coordinator.wait() == 128 + signal.SIGTERM
+        made.start_coordinator()
+        made.wait_event(EventKind.GENERATION_STARTED, adopted=True, generation=1)
+        assert made.trainer_pid(0, 0) == before
+
+
+def test_a_host_that_goes_without_a_coordinator_stops_at_once(tmp_path: Path) -> None:
+    """Nobody would ask the others to save: the pod does not use up its grace period."""
+    with rig(tmp_path, slices=1, hosts=1) as made:
+        start(made)
+        made.wait_event(EventKind.PROGRESS, count=2)
+        assert made.coordinator is not None
+        made.coordinator.kill()
+        made.coordinator.wait()
+        agent = made.agents[0, 0]
+        wait_until(lambda: "no connection to the coordinator" in agent.text, "the loss")
+        agent.kill(signal.SIGTERM)
+        assert agent.wait() == 128 + signal.SIGTERM
+        assert not (tmp_path / "saved").exists()

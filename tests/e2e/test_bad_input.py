@@ -66,8 +66,9 @@ def test_program_that_fails_at_once_fails_the_job(jobs: Jobs) -> None:
     if jobs.cluster is not None:
         [folder] = jobs.cluster.shared_dir.glob(f"**/{jobs.namespace}")
         starts = {path.name: len(path.read_text().split()) for path in folder.glob("starts-*")}
-        # the one that fails first takes the other down, perhaps before its first line
-        assert max(starts.values()) == 3
+        # The one that fails first takes the other down, perhaps before its first line.
+        assert sum(starts.values()) >= 3
+        assert max(starts.values()) <= 3
 
 
 def test_missing_image_is_told_in_words(jobs: Jobs) -> None:

@@ -334,7 +334,7 @@ class Agent:
     def _report_if_due(self) -> None:
         look = self._trainer.look() if self._trainer else (self._newest,)
         self._end_if_stalled()
-        if self._is_leaving and time.monotonic() >= self._leave_by_s:
+        if self._is_leaving and self._has_to_stop():
             self._stop()
         is_due = time.monotonic() >= self._report_at
         if self._trainer and self._trainer.has_many_losses:
@@ -363,9 +363,15 @@ class Agent:
         log("SIGTERM: leaving")
         self._exit_code = TERMINATED
         self._send(protocol.Leaving(now_ms(), self._settings.grace_s * 1000))
-        if self._stream.socket is None:  # nobody will tell us to save or to stop
-            self._stop()
         self._leave_by_s = time.monotonic() + self._settings.grace_s - LAST_S
+
+    def _has_to_stop(self) -> bool:
+        """Whether the trainer gets no more time to save and exit by itself."""
+        if time.monotonic() >= self._leave_by_s:
+            return True
+        # Without a coordinator nobody will ask for the save.
+        is_asked = self._trainer is not None and self._trainer.is_asked_to_leave
+        return self._stream.socket is None and not is_asked
 
     def _say_goodbye(self) -> int:
         """Deliver the last report and the last output, as far as anybody takes them."""

@@ -63,6 +63,7 @@ class Trainer:
         self.stalls = stalls
         self.pid = 0  # 0: the fork server has not forked yet
         self.is_stopping = False
+        self.is_asked_to_leave = False
         self.is_condemned = False  # by our own watchdog
         self.exit: Exit | None = None
         self._record = RecordReader(record, generation)
@@ -119,6 +120,7 @@ class Trainer:
 
     def ask_for_save(self, save: Save) -> None:
         """Pass the coordinator's wish on to the trainer."""
+        self.is_asked_to_leave = save.then_leave
         self._record.ask_for_save(save.step, then_leave=save.then_leave)
 
     def end(self, result: Exit) -> None:

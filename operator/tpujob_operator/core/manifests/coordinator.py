@@ -17,7 +17,8 @@ from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.core.manifests import names, pods, secret
 from tpujob_operator.core.manifests.options import ManifestOptions
 
-_GRACE_S = 5
+#: A suspended job's workers save before they go, which it has to see through.
+_GRACE_S = 35
 
 
 def pod_template(
