@@ -74,7 +74,7 @@ def test_swapped_elements_are_seen() -> None:
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int32])
 def test_all_types_of_a_state_have_digests(dtype: jnp.dtype) -> None:
     """Weights, half-precision values and counters are all covered."""
-    mesh = _mesh((1, 2, 1))
+    mesh = _mesh((1, 2, 1, 1))
     named = NamedSharding(mesh, PartitionSpec("fsdp"))
     digest = jax.jit(make_digest(jax.ShapeDtypeStruct((4,), dtype, sharding=named), mesh))
     one, two = (jax.device_put(jnp.asarray([1, 2, 3, n], dtype), named) for n in (4, 5))
