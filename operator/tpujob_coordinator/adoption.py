@@ -6,7 +6,7 @@ import dataclasses
 import enum
 from collections.abc import Mapping
 
-from tpujob_agent.protocol import Cause, CoordinatorConfig, ProcessState, Report
+from tpujob_agent.protocol import Cause, CoordinatorConfig, ExitCode, ProcessState, Report
 from tpujob_coordinator import verdicts
 from tpujob_coordinator.ending import end_of_trainer, is_success
 from tpujob_coordinator.membership import Member, Place, wanted_hosts
@@ -32,6 +32,7 @@ class Finding:
     found: Found
     generation: int = 0
     places: tuple[Place, ...] = ()
+    hosts: int = 0  # that were in it
 
 
 def look(config: CoordinatorConfig, members: Mapping[Place, Member], *, is_over: bool) -> Finding:
@@ -45,9 +46,11 @@ def look(config: CoordinatorConfig, members: Mapping[Place, Member], *, is_over:
         return Finding(Found.NOTHING if is_clear else Found.UNCLEAR)
     generation = max(live or done)
     places = tuple(p for p, r in reports.items() if r.generation == generation and _is_in(r))
-    if len(places) == wanted_hosts(config):
-        return Finding(Found.WORLD, generation, places)
-    return Finding(Found.REMAINS if is_clear else Found.UNCLEAR, generation, places)
+    told = [r.num_processes for r in reports.values() if r.generation == generation]
+    hosts = max(told) or wanted_hosts(config)
+    if len(places) == hosts:
+        return Finding(Found.WORLD, generation, places, hosts)
+    return Finding(Found.REMAINS if is_clear else Found.UNCLEAR, generation, places, hosts)
 
 
 def _is_in(report: Report) -> bool:
@@ -57,7 +60,7 @@ def _is_in(report: Report) -> bool:
 def unseen_end(members: Mapping[Place, Member], generation: int, now_ms: int) -> End:
     """What ended a world whose coordinator was away at the time."""
     ends = [
-        end_of_trainer(member, member.report, now_ms)
+        _unseen_end_of(member, member.report, now_ms)
         for member in members.values()
         if member.report
         and member.report.generation == generation
@@ -68,3 +71,11 @@ def unseen_end(members: Mapping[Place, Member], generation: int, now_ms: int) ->
         return verdicts.culprit(ends)
     reason = "a member was lost while the coordinator was away"
     return End(Place(-1, -1), now_ms, Cause.NODE, Rank.CERTAIN, reason)
+
+
+def _unseen_end_of(member: Member, report: Report, now_ms: int) -> End:
+    end = end_of_trainer(member, report, now_ms)
+    if report.obeys_saves and report.exit_code == ExitCode.PREEMPTED:
+        message = "it has saved and left as the coordinator before this one asked"
+        return dataclasses.replace(end, cause=Cause.PREEMPTION, message=message)
+    return end

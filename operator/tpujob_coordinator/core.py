@@ -1,17 +1,13 @@
 """The coordinator's state machine: messages and time in, messages and timeline out.
 
-It knows no socket and no clock. A world ("generation") is formed when enough whole
-slices are idle; any loss ends it; the next one is formed when every process of the
-old one is gone. At no time are two generations running.
+It knows no socket and no clock. Here are its inputs, and what they mean for members
+and the running world; how worlds follow each other is in ``generations``.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from tpujob_agent.protocol import (
     Cause,
-    CoordinatorConfig,
     EventKind,
     ExitCode,
     Finish,
@@ -24,52 +20,19 @@ from tpujob_agent.protocol import (
     Stacks,
     Stop,
 )
-from tpujob_coordinator import adoption, farewell, membership
-from tpujob_coordinator.adoption import Finding, Found
-from tpujob_coordinator.budgets import Budgets, Verdict
-from tpujob_coordinator.ending import Ending, end_of_member, end_of_trainer, is_success
-from tpujob_coordinator.farewell import Farewell
+from tpujob_coordinator import farewell
+from tpujob_coordinator.ending import end_of_member, end_of_trainer, is_success
+from tpujob_coordinator.generations import Generations
 from tpujob_coordinator.hangs import Inquiry
 from tpujob_coordinator.membership import Member, Place, World
-from tpujob_coordinator.messages import gave_up
-from tpujob_coordinator.outbox import Outbox
-from tpujob_coordinator.progress import Progress
-from tpujob_coordinator.roster import Roster
 from tpujob_coordinator.stages import Send, Stage
-from tpujob_coordinator.timeline import LossSeries, Timeline
-from tpujob_coordinator.verdicts import End, Rank
 
 #: A Run that was not followed by its report is sent again after this.
 REPEAT_RUN_MS = 3_000
 
 
-class Core:
+class Core(Generations):
     """State of one job's coordinator. ``now_ms`` never decreases from call to call."""
-
-    def __init__(self, config: CoordinatorConfig, token: str, epoch: str, now_ms: int) -> None:
-        self.config = config
-        self.timeline = Timeline(epoch)
-        self.losses = LossSeries()
-        self.budgets = Budgets(config.budgets, config.budgets_used)
-        self.roster = Roster(config, token, now_ms)
-        self.stage = Stage.ADOPTING
-        self.world: World | None = None
-        self.progress: Progress | None = None
-        self.ending: Ending | None = None
-        self.inquiry: Inquiry | None = None  # into a world that hangs
-        self.farewell: Farewell | None = None  # to a member that has to go
-        self.newest_generation = 0
-        self.backoff_until_ms = 0
-        self.committed_step = 0
-        self.step = 0
-        self._adopt_until_ms = now_ms + adoption.PATIENCE_MS
-        self._outbox = Outbox()
-        self._append(now_ms, EventKind.COORDINATOR_STARTED)
-
-    @property
-    def members(self) -> dict[Place, Member]:
-        """Members that are present, or were a moment ago."""
-        return self.roster.members
 
     # ---- inputs
 
@@ -124,6 +87,7 @@ class Core:
         self.roster.tick(now_ms)
         for member, reason, onset_ms in self.roster.overdue(now_ms):
             self._lose(member, reason, onset_ms, now_ms)
+        self._grow_if_due(now_ms)
         return self._outbox.take() + self.settle(now_ms)
 
     def finish(self) -> list[Send]:
@@ -160,16 +124,17 @@ class Core:
         if member.place in done or (self.farewell and member.place in self.farewell.gone):
             return False
         if self.stage is Stage.ENDING and self.ending:
-            return member.place in self.ending.waiting
+            return member.place in self.ending.waiting and not self.ending.is_planned
         return self.stage is Stage.RUNNING
 
     def _leaving(self, member: Member, message: Leaving, now_ms: int) -> None:
         member.is_leaving = True
         data = member.identity | {"graceMs": message.grace_ms}
         self._append(now_ms, EventKind.DRAINING, data)
-        if self.farewell:
-            self.farewell.join(message.grace_ms, now_ms)
-        elif self._is_at_stake(member):
+        is_at_stake, known = self._is_at_stake(member), self.farewell
+        if is_at_stake and known and (known.leaver or known.gone):
+            known.join(member, message.grace_ms, now_ms)
+        elif is_at_stake:
             self._take_leave(member, message, now_ms)
         elif member.report:
             self._stop_stray(member, member.report)
@@ -227,10 +192,6 @@ class Core:
         elif is_lost:
             self._run(member, world, now_ms)  # an agent that has it ignores it
 
-    def _run(self, member: Member, world: World, now_ms: int) -> None:
-        member.is_unsure, member.ordered_at_ms = False, now_ms
-        self._outbox.send(member, world.run_of(member.place))
-
     def _report_of_running(self, member: Member, report: Report, now_ms: int) -> None:
         member.is_unsure = False
         if self.progress:
@@ -238,7 +199,8 @@ class Core:
         if report.state is ProcessState.RUNNING or is_success(report):
             self._hear(member, report, now_ms)
         elif self.farewell and report.exit_code == ExitCode.PREEMPTED:
-            self.farewell.gone[member.place] = member.to_our_clock(report.exited_at_ms, now_ms)
+            at_ms = member.to_our_clock(report.exited_at_ms, now_ms)
+            self.farewell.left(member.place, at_ms, now_ms)
         else:
             self._lost(end_of_trainer(member, report, now_ms), now_ms)
 
@@ -250,13 +212,6 @@ class Core:
             self._outbox.tell(self.members, self.world.places, order)
         if self.inquiry:
             self.inquiry.take(member.place, report)
-
-    def _end_if_due(self, now_ms: int) -> None:
-        """An inquiry is over, or a farewell has taken too long."""
-        if (world := self.world) and self.inquiry and self.inquiry.is_over(world.places, now_ms):
-            self._lost(self.inquiry.verdict(world, self.members, now_ms), now_ms)
-        elif world and self.farewell and self.farewell.is_over(world.places, now_ms):
-            self._lost(self.farewell.end(now_ms), now_ms)
 
     def _report_of_ending(self, member: Member, report: Report, now_ms: int) -> None:
         ending = self.ending
@@ -272,129 +227,6 @@ class Core:
             ending.waiting.discard(member.place)
             if report.state is ProcessState.EXITED and not is_success(report):
                 ending.ends.append(end_of_trainer(member, report, now_ms))
-
-    # ---- generations
-
-    def _form(self, now_ms: int) -> None:
-        number = self.newest_generation + 1
-        world = membership.form_world(self.config, self.members, number, self.world)
-        if not world:
-            return
-        self._append(now_ms, EventKind.MEMBERS_COMPLETE, {"hosts": len(world.places)})
-        self._begin(world, now_ms, adopted=False)
-        for place in world.places:
-            self._run(self.members[place], world, now_ms)
-
-    def _begin(self, world: World, now_ms: int, *, adopted: bool) -> Progress:
-        self.world, self.newest_generation = world, world.generation
-        progress = self.progress = Progress(world)
-        self.stage = Stage.RUNNING
-        self._append(now_ms, EventKind.GENERATION_STARTED, world.identity | {"adopted": adopted})
-        return progress
-
-    def _adopt(self, now_ms: int) -> None:
-        """Find out whether a world was running when this coordinator started."""
-        is_over = now_ms >= self._adopt_until_ms
-        finding = adoption.look(self.config, self.members, is_over=is_over)
-        if finding.found is Found.NOTHING:
-            self.stage = Stage.FORMING
-        elif finding.found is not Found.UNCLEAR:
-            self._take_over(finding, now_ms)
-
-    def _take_over(self, finding: Finding, now_ms: int) -> None:
-        world = membership.world_of(self.config, self.members, finding.generation, finding.places)
-        progress = self._begin(world, now_ms, adopted=True)
-        for place in finding.places:
-            member = self.members[place]
-            if member.report:
-                progress.take(member, member.report, now_ms)
-        progress.adopted()
-        if finding.found is Found.REMAINS:
-            self._lost(adoption.unseen_end(self.members, finding.generation, now_ms), now_ms)
-
-    # ---- the end of a generation
-
-    def _lost(self, end: End, now_ms: int) -> None:
-        """A member of the running generation has ended: end the others at once."""
-        if self.stage is Stage.RUNNING and self.world:
-            self._tell_progress(now_ms, is_last=True)
-            self.stage = Stage.ENDING
-            detected_ms = end.at_ms if self.farewell else now_ms  # waiting is no detection
-            self.ending = Ending(end.message, detected_ms, set(self.world.places))
-            for place in self.world.places:
-                if member := self.members.get(place):
-                    self._stop_if_alive(member, self.world.generation)
-        if self.ending:
-            self.ending.add(end)
-            if end.rank is Rank.CERTAIN:
-                self._tell_loss(now_ms)
-
-    def _stop_if_alive(self, member: Member, generation: int) -> None:
-        report = member.report
-        if report and report.generation == generation and report.state is not ProcessState.RUNNING:
-            if self.ending:
-                self.ending.waiting.discard(member.place)
-            return
-        self._outbox.send(member, Stop(generation, "the generation has ended"))
-
-    def _conclude(self, now_ms: int) -> None:
-        """When the last old process is gone: what follows?"""
-        ending, world = self.ending, self.world
-        if ending is None or world is None:
-            return
-        ending.waiting.intersection_update(self.members)  # who has left has no process
-        if ending.waiting:
-            return
-        if self.inquiry:  # who hangs is to blame for peers that gave up on it
-            ending.ends.append(self.inquiry.verdict(world, self.members, now_ms))
-        self._tell_loss(now_ms)
-        self._append(now_ms, EventKind.GENERATION_STOPPED, {"generation": world.generation})
-        self.ending, self.progress, self.inquiry, self.farewell = None, None, None, None
-        end = ending.culprit()
-        self.budgets, verdict = self.budgets.charge(end.cause)
-        if verdict.spent:
-            self._give_up(end, verdict, now_ms)
-            return
-        self.stage = Stage.FORMING
-        if verdict.backoff_ms:
-            self.backoff_until_ms = now_ms + verdict.backoff_ms
-            data = {"untilAtMs": self.backoff_until_ms, "cause": end.cause.value}
-            self._append(now_ms, EventKind.BACKOFF, data)
-
-    def _tell_loss(self, now_ms: int) -> None:
-        ending, world = self.ending, self.world
-        if ending and world and not ending.told:
-            self._append(now_ms, EventKind.LOSS, ending.loss(world, self.step))
-
-    def _give_up(self, end: End, verdict: Verdict, now_ms: int) -> None:
-        self.stage = Stage.GAVE_UP
-        assert verdict.spent is not None
-        data = gave_up(end, verdict.spent, self.budgets, self.committed_step)
-        self._append(now_ms, EventKind.GAVE_UP, data)
-
-    def _finish_if_done(self, now_ms: int) -> None:
-        if self.world is None or self.progress is None or self.stage is not Stage.RUNNING:
-            return
-        if len(self.progress.finished) < len(self.world.places):
-            return
-        self._tell_progress(now_ms, is_last=True)
-        self.stage = Stage.FINISHED
-        self._append(now_ms, EventKind.FINISHED, {"step": self.step})
-
-    # ---- telling
-
-    def _tell_progress(self, now_ms: int, *, is_last: bool = False) -> None:
-        if self.progress is None:
-            return
-        for kind, data in self.progress.entries(now_ms, self.losses, is_last=is_last):
-            self._append(now_ms, kind, data)
-        self.step = self.progress.step or self.step
-        if self.progress.committed_step > self.committed_step:
-            self.committed_step = self.progress.committed_step
-            self.budgets = self.budgets.committed()
-
-    def _append(self, now_ms: int, kind: EventKind, data: dict[str, Any] | None = None) -> None:
-        self.timeline.append(now_ms, kind, data or {})
 
 
 _LIVE = (Stage.RUNNING, Stage.ENDING)

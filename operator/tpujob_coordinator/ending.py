@@ -20,6 +20,7 @@ class Ending:
     waiting: set[Place]  # whose process may still be alive
     ends: list[End] = dataclasses.field(default_factory=list)
     told: End | None = None  # the culprit, once the LOSS is in the timeline
+    is_planned: bool = False  # nobody's fault: the world has left to be formed larger
 
     def add(self, end: End) -> None:
         """One more member has ended; a leaving or hung member's process is alive still."""

@@ -1,8 +1,8 @@
-"""A host that is about to go: what is done in the time that is left.
+"""Everybody saves at one step and exits: before a host goes, or for a larger world.
 
-If the program obeys, everybody saves at one step and exits, so that no work is lost.
-Otherwise the world ends at once, because the steps until the end would be lost anyway
-and the host's replacement waits for nothing but its end.
+When a host goes and the program obeys, no work is lost by it. Otherwise the world ends
+at once, because the steps until the end would be lost anyway and the host's replacement
+waits for nothing but its end.
 """
 
 from __future__ import annotations
@@ -20,30 +20,46 @@ from tpujob_coordinator.verdicts import End
 LAST_MS = 5_000
 #: An order takes this long to reach every trainer at worst; steps go on meanwhile.
 _DELIVERY_MS = 1_500
+#: A trainer that has not left so long after the first one has is stopped.
+STRAGGLE_MS = 30_000
 _LEAST_STEPS = 2
 _REASON = "its pod is being deleted or preempted (SIGTERM)"
 
 
 @dataclasses.dataclass(slots=True)
 class Farewell:
-    """A save that leaving members wait for; everybody exits after it."""
+    """A save after which everybody exits; without a leaver a larger world follows."""
 
     save: Save  # for everybody
-    deadline_ms: int
-    leaver: Member  # the first
+    deadline_ms: int | None = None
+    leaver: Member | None = None  # the first that has to go
     gone: dict[Place, int] = dataclasses.field(default_factory=dict)  # saved, and left when
 
-    def end(self, now_ms: int) -> End:
+    def end(self, now_ms: int) -> End | None:
         """Whose leaving ends the generation: when the first has saved and left, or now."""
+        if self.leaver is None:
+            return None
         return end_of_leaver(self.leaver, min(self.gone.values(), default=now_ms))
 
     def is_over(self, places: Iterable[Place], now_ms: int) -> bool:
         """Whether all have left, or none is waited for any more."""
-        return now_ms >= self.deadline_ms or self.gone.keys() >= set(places)
+        is_late = self.deadline_ms is not None and now_ms >= self.deadline_ms
+        return is_late or self.gone.keys() >= set(places)
 
-    def join(self, grace_ms: int, now_ms: int) -> None:
+    def join(self, leaver: Member, grace_ms: int, now_ms: int) -> None:
         """One more member has to go."""
-        self.deadline_ms = min(self.deadline_ms, now_ms + grace_ms - LAST_MS)
+        self.leaver = self.leaver or leaver
+        self.wait_until(now_ms + grace_ms - LAST_MS)
+
+    def left(self, place: Place, at_ms: int, now_ms: int) -> None:
+        """A member has saved and left; the others have done so too, or are about to."""
+        self.gone[place] = at_ms
+        if self.leaver is None:
+            self.wait_until(now_ms + STRAGGLE_MS)
+
+    def wait_until(self, deadline_ms: int) -> None:
+        """Not longer than this."""
+        self.deadline_ms = min(self.deadline_ms or deadline_ms, deadline_ms)
 
 
 def end_of_leaver(member: Member, at_ms: int) -> End:
@@ -61,11 +77,19 @@ def begin(
     now_ms: int,
 ) -> Farewell | None:
     """The farewell that everybody can still make; None where it would be in vain."""
+    save = save_ahead(world, progress, members, now_ms)
+    if save is None or grace_ms <= LAST_MS:
+        return None
+    return Farewell(save, now_ms + grace_ms - LAST_MS, leaver)
+
+
+def save_ahead(
+    world: World, progress: Progress, members: Mapping[Place, Member], now_ms: int
+) -> Save | None:
+    """An order to save and leave at a step that nobody has reached; None: nobody would obey."""
     leader = members.get(world.places[0])
     report = leader.report if leader else None
-    obeys = report is not None and report.obeys_saves and progress.phase is Phase.TRAIN
-    if not obeys or grace_ms <= LAST_MS:
+    if report is None or not report.obeys_saves or progress.phase is not Phase.TRAIN:
         return None
     ahead = max(_LEAST_STEPS, round(progress.steps_in(_DELIVERY_MS, now_ms)))
-    save = Save(world.generation, progress.step + ahead, then_leave=True)
-    return Farewell(save, now_ms + grace_ms - LAST_MS, leaver)
+    return Save(world.generation, progress.step + ahead, then_leave=True)

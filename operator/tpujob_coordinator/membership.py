@@ -113,8 +113,19 @@ def is_valid_place(config: CoordinatorConfig, place: Place) -> bool:
 
 
 def wanted_hosts(config: CoordinatorConfig) -> int:
-    """Number of members of a world."""
+    """Number of members of a world of the wanted size."""
     return config.slices * config.hosts_per_slice
+
+
+def world_sizes(config: CoordinatorConfig) -> list[int]:
+    """Numbers of slices that a world may have, smallest first; the last one is wanted."""
+    smaller = {size for size in config.smaller_worlds if 0 < size < config.slices}
+    return [*sorted(smaller), config.slices]
+
+
+def largest_size(config: CoordinatorConfig, available: int) -> int:
+    """The largest world that so many whole slices make; 0: none."""
+    return max((size for size in world_sizes(config) if size <= available), default=0)
 
 
 def whole_slices(config: CoordinatorConfig, places: Iterable[Place]) -> list[int]:
@@ -126,14 +137,15 @@ def whole_slices(config: CoordinatorConfig, places: Iterable[Place]) -> list[int
 
 
 def choose_slices(
-    config: CoordinatorConfig, whole: Iterable[int], previous: World | None
+    config: CoordinatorConfig, whole: Iterable[int], previous: World | None, least: int
 ) -> tuple[int, ...] | None:
     """The slices of the next world: those of the last one first, as their caches are warm."""
     known = set(previous.slices) if previous else set()
     ranked = sorted(whole, key=lambda index: (index not in known, index))
-    if len(ranked) < config.slices:
+    size = largest_size(config, len(ranked))
+    if size < max(1, least):
         return None
-    return tuple(sorted(ranked[: config.slices]))
+    return tuple(sorted(ranked[:size]))
 
 
 def form_world(
@@ -141,10 +153,11 @@ def form_world(
     members: Mapping[Place, Member],
     generation: int,
     previous: World | None,
+    least: int,
 ) -> World | None:
-    """The next world out of idle members; None while there are not enough whole slices."""
+    """The next world out of idle members; None while fewer than ``least`` slices are whole."""
     idle = [place for place, member in members.items() if member.is_idle]
-    slices = choose_slices(config, whole_slices(config, idle), previous)
+    slices = choose_slices(config, whole_slices(config, idle), previous, least)
     if slices is None:
         return None
     return world_of(config, members, generation, [p for p in idle if p.slice in slices])

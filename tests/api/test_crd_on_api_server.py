@@ -71,10 +71,10 @@ def test_defaults_come_from_the_schema(server: Server, make_job: Make) -> None:
 def test_open_parts_are_kept(server: Server, make_templated: Make) -> None:
     """Nothing of a pod template is pruned, and unknown fields of the API are."""
     container = {"name": "main", "command": ["x"], "lifecycle": {"preStop": {"sleep": {}}}}
-    job = make_templated(container, elastic={"minSlices": 1})
+    job = make_templated(container, notYet={"some": 1})
     stored = server.create(job)["spec"]
     assert stored["template"] == job["spec"]["template"]
-    assert "elastic" not in stored
+    assert "notYet" not in stored
 
 
 _TRAINER: Object = {"config": {}}
@@ -89,6 +89,12 @@ _BAD: list[tuple[str, Object, str]] = [
     ("not on GKE", {"accelerator": "v2"}, "usable are v3, v4"),
     ("announced", {"accelerator": "v8t"}, "announced"),
     ("no slices", {"slices": 0}, "greater than or equal to 1"),
+    (
+        "too many needed",
+        {"slices": 2, "elastic": {"minSlices": 3}},
+        "elastic.minSlices must not be above slices",
+    ),
+    ("too many spares", {"slices": 1024, "spares": 1}, "must not be above 1024"),
     ("no program", {"trainer": None}, "exactly one of template"),
     ("no checkpoint", {"checkpoint": None}, "without checkpoints a restart begins anew"),
     ("relative directory", {"checkpoint": {"directory": "ckpt"}}, "absolute path"),

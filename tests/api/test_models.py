@@ -57,6 +57,8 @@ _BAD: list[tuple[dict[str, Any], str]] = [
     ({"trainer": {"config": {}, "env": [{"name": "TPUJOB_X", "value": "1"}]}}, "TPUJOB_X"),
     ({"trainer": {"config": {}, "volumes": [{"name": "tpujob"}]}}, "tpujob is the operator's"),
     ({"trainer": {"config": {}, "volumes": [{"name": "tpujob-snapshots"}]}}, "is the operator's"),
+    ({"slices": 2, "elastic": {"minSlices": 3}}, "minSlices: 3 is above slices: give 1 to 2"),
+    ({"slices": 1024, "spares": 1}, "slices and spares together must not be above 1024"),
 ]
 
 
@@ -113,9 +115,9 @@ def test_all_problems_are_told_at_once(make_job: Make) -> None:
 
 def test_unknown_fields(make_job: Make) -> None:
     """A field of a newer release is ignored, but a file a person wrote may not hold any."""
-    job = make_job(elastic={"minSlices": 1})
+    job = make_job(notYet={"some": 1})
     assert parse_job(job).spec.slices == 1
-    with pytest.raises(InvalidJobError, match=r"spec\.elastic"):
+    with pytest.raises(InvalidJobError, match=r"spec\.notYet"):
         parse_job(job, strict=True)
 
 

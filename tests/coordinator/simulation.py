@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from tpujob_agent import protocol
@@ -20,6 +21,14 @@ NO_LIMITS = {"userError": -1, "process": -1, "infrastructure": -1, "noProgress":
 def config(slices: int = 2, hosts: int = 2, spares: int = 0, **budgets: int) -> CoordinatorConfig:
     """A configuration without limits but the given ones."""
     return CoordinatorConfig("ns", "j", 1, slices, spares, hosts, {**NO_LIMITS, **budgets})
+
+
+def elastic(slices: int, *smaller: int, timeout_ms: int = 60_000, **more: int) -> CoordinatorConfig:
+    """A configuration that allows smaller worlds too, of single-host slices unless told."""
+    plain = config(slices, **{"hosts": 1, **more})
+    return dataclasses.replace(
+        plain, smaller_worlds=list(smaller), replacement_timeout_ms=timeout_ms
+    )
 
 
 @dataclasses.dataclass
@@ -75,7 +84,8 @@ class SimAgent:
     def _start_if_free(self, now_ms: int) -> None:
         if self.next_run and not self.live_generation:
             self.newest = self.next_run.generation
-            self.report = Report(now_ms, ProcessState.RUNNING, self.newest)
+            size = self.next_run.num_processes
+            self.report = Report(now_ms, ProcessState.RUNNING, self.newest, size)
             self.next_run = None
 
     def reap(self, now_ms: int) -> None:
@@ -251,3 +261,28 @@ class Simulation:
         for place in self.places:
             self.connect(self.boot(place))
         self.settle()
+
+
+def check_story(events: Sequence[protocol.Event]) -> None:
+    """A timeline is gapless, in order of time, and worlds follow each other as they must."""
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert all(a.at_ms <= b.at_ms for a, b in itertools.pairwise(events))
+    generations = [e.data["generation"] for e in events if e.kind is EventKind.GENERATION_STARTED]
+    assert generations == sorted(set(generations))
+    stories = [e for e in events if e.kind in _LIFE]
+    for event, following in itertools.pairwise(stories):
+        assert following.kind in _LIFE[event.kind], f"{event} is followed by {following}"
+
+
+_LIFE: dict[EventKind, set[EventKind]] = {
+    EventKind.GENERATION_STARTED: {
+        EventKind.LOSS,
+        EventKind.GENERATION_LEFT,
+        EventKind.FINISHED,
+    },
+    EventKind.LOSS: {EventKind.GENERATION_STOPPED},
+    EventKind.GENERATION_LEFT: {EventKind.GENERATION_STOPPED},
+    EventKind.GENERATION_STOPPED: {EventKind.GENERATION_STARTED, EventKind.GAVE_UP},
+    EventKind.FINISHED: set(),
+    EventKind.GAVE_UP: set(),
+}

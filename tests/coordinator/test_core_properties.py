@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.coordinator.simulation import SimAgent, Simulation, config
-from tpujob_agent.protocol import Event, EventKind, Phase
+from tests.coordinator.simulation import SimAgent, Simulation, check_story, config
+from tpujob_agent.protocol import Phase
 from tpujob_coordinator.stages import Stage
 
 Action = Callable[[Simulation, SimAgent], None]
@@ -57,25 +56,6 @@ def _play(simulation: Simulation, story: list[tuple[str, int]]) -> None:
         assert len(live) <= 1, f"two generations run at once: {live}"
 
 
-def _check(events: list[Event]) -> None:
-    assert [event.seq for event in events] == list(range(1, len(events) + 1))
-    assert all(a.at_ms <= b.at_ms for a, b in itertools.pairwise(events))
-    generations = [e.data["generation"] for e in events if e.kind is EventKind.GENERATION_STARTED]
-    assert generations == sorted(set(generations))
-    stories = [e for e in events if e.kind in _LIFE]
-    for event, following in itertools.pairwise(stories):
-        assert following.kind in _LIFE[event.kind], f"{event} is followed by {following}"
-
-
-_LIFE = {
-    EventKind.GENERATION_STARTED: {EventKind.LOSS, EventKind.FINISHED},
-    EventKind.LOSS: {EventKind.GENERATION_STOPPED},
-    EventKind.GENERATION_STOPPED: {EventKind.GENERATION_STARTED, EventKind.GAVE_UP},
-    EventKind.FINISHED: set(),
-    EventKind.GAVE_UP: set(),
-}
-
-
 @settings(max_examples=150)
 @given(STORIES)
 def test_never_two_generations_and_always_a_next_one(story: list[tuple[str, int]]) -> None:
@@ -83,9 +63,9 @@ def test_never_two_generations_and_always_a_next_one(story: list[tuple[str, int]
     simulation = Simulation(config())
     simulation.start()
     _play(simulation, story)
-    _check(simulation.events())
+    check_story(simulation.events())
     simulation.calm()
-    _check(simulation.events())
+    check_story(simulation.events())
     assert simulation.core.stage is Stage.RUNNING
     assert simulation.core.world is not None
     live = {agent.live_generation for agent in simulation.agents.values()}

@@ -137,7 +137,7 @@ def test_a_world_is_whole_slices_of_idle_members(idle: set[Place], previous: set
         for place in _PLACES
     }
     last = World(1, tuple(p for p in _PLACES if p.slice in previous), "x")
-    world = form_world(wanted, members, 2, last)
+    world = form_world(wanted, members, 2, last, least=2)
     whole = {s for s in range(3) if {Place(s, 0), Place(s, 1)} <= idle}
     if len(whole) < 2:
         assert world is None
@@ -163,14 +163,14 @@ def test_who_may_have_a_process_is_not_idle(other: Member) -> None:
     """Unheard, running, leaving or disconnected members hold the next world up."""
     places = [Place(0, 0), Place(0, 1), Place(1, 0)]
     members = {place: member(place, ProcessState.STOPPED) for place in places}
-    assert form_world(config(), members | {other.place: other}, 1, None) is None
+    assert form_world(config(), members | {other.place: other}, 1, None, 2) is None
 
 
 def test_every_generation_has_its_own_port() -> None:
     """No world may meet its predecessor's coordination service; after the span they repeat."""
     places = [Place(s, h) for s in range(2) for h in range(2)]
     members = {place: member(place, ProcessState.IDLE) for place in places}
-    leaders = [form_world(config(), members, g, None) for g in (1, 2, 10_001)]
+    leaders = [form_world(config(), members, g, None, 2) for g in (1, 2, 10_001)]
     assert [world.leader for world in leaders if world] == [
         "10.0.0.0:20001",
         "10.0.0.0:20002",

@@ -94,6 +94,7 @@ def _anything(draw: st.DrawFn, at_ms: int) -> Observation:
         "saveBlockedMs": draw(_MS),
         "onsetAtMs": at_ms + draw(_MS),
         "detectedAtMs": at_ms + draw(_MS),
+        "leftAtMs": at_ms + draw(_MS),
         "untilAtMs": at_ms + draw(_MS),
         "cause": "process",
         "message": "m",

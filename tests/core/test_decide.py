@@ -107,6 +107,58 @@ def test_loss_shows_at_once_and_ends_with_the_next_step() -> None:
     assert world.status["incidents"][0]["recoveredAfterSeconds"] > 0
 
 
+def _train_on(world: World, *slices: int) -> None:
+    """Another generation trains on these single-host slices."""
+    begun = start(world.now_ms, generation=2)
+    for seen in begun:
+        if seen.kind is EventKind.GENERATION_STARTED:
+            seen.data.update(hosts=len(slices), slices=list(slices), wantedSlices=2)
+    world.readings.append(told(*begun, first=30))
+    world.now_ms += 5_000
+    world.settle()
+
+
+def test_a_smaller_world_is_degraded() -> None:
+    """The condition says how many slices train, and ends when the world has grown."""
+    world = training(elastic={"minSlices": 1})
+    assert world.condition("Degraded")[0] == "False"
+    _train_on(world, 1)
+    assert world.condition("Degraded") == ("True", "HostsMissing")
+    degraded = next(c for c in world.status["conditions"] if c["type"] == "Degraded")
+    assert "1 of 2 slices" in degraded["message"]
+    assert world.status["slices"] == {"wanted": 2, "running": 1, "spare": 1}
+
+
+def test_spares_are_counted_and_waited_for_by_nobody() -> None:
+    """A spare that finds no node is no reason to wait, or to say that nothing goes on."""
+    world = World(obj=job_object(spares=1))
+    world.settle()
+    world.run_pods()
+    spare = world.pod("j-1-slice-2")
+    del spare["spec"]["nodeName"]
+    spare["status"] = {
+        "phase": "Pending",
+        "conditions": [
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": "0/3 nodes are available.",
+            }
+        ],
+    }
+    world.now_ms += 5_000
+    world.settle()
+    assert world.history.ledger.bound
+    assert world.condition("Progressing") == ("False", "Unschedulable")
+    _train_on(world, 0, 1)
+    assert world.condition("Progressing")[0] == "True"
+    assert world.status["slices"] == {"wanted": 2, "running": 2, "spare": 0}
+    world.run_pods()
+    world.settle()
+    assert world.status["slices"] == {"wanted": 2, "running": 2, "spare": 1}
+
+
 @pytest.mark.parametrize("how", ["deleted", "failed", "vanished"])
 def test_lost_pod_costs_its_slice_once(how: str) -> None:
     """However a pod is lost, its slice's Job is deleted, exactly once."""

@@ -191,6 +191,45 @@ def test_coordinator_is_told_what_it_needs(example: MakeJob, options: ManifestOp
     assert told.budgets_used == {"process": 4}
 
 
+def _told(job: TPUTrainingJob, options: ManifestOptions) -> CoordinatorConfig:
+    """What the coordinator of a job is told."""
+    (container,) = _pods(_jobset(job, options, budgets_used={}))["coordinator"]["spec"][
+        "containers"
+    ]
+    return CoordinatorConfig.from_json(_environment(container)[Env.COORDINATOR_CONFIG])
+
+
+def test_spares_are_slices_too(example: MakeJob, options: ManifestOptions) -> None:
+    """The JobSet has a Job for each spare, and the coordinator knows how many train."""
+    job = example("demo", slices=2, spares=1)
+    assert _jobset(job, options)["spec"]["replicatedJobs"][1]["replicas"] == 3
+    told = _told(job, options)
+    assert (told.slices, told.spares, told.smaller_worlds) == (2, 1, [])
+
+
+@pytest.mark.parametrize(
+    ("config", "sizes"),
+    [
+        ({}, [1, 2, 3]),  # cannot be told here: the trainer will
+        ({"globalBatch": 64}, [1, 2]),  # 24 chips do not share 64 rows
+        ({"globalBatch": 96, "accumulation": 3}, [1, 2]),
+        ({"globalBatch": 96}, [1, 2, 3]),
+        ({"globalBatch": 12, "mesh": {"tensor": 8}}, [1, 2, 3]),
+        ({"globalBatch": 64, "mesh": {"tensor": -1}}, [1, 2, 3]),
+        ({"globalBatch": 7}, [1, 2, 3]),  # fits no number of these chips: the devices differ
+    ],
+)
+def test_smaller_worlds_share_the_batch(
+    example: MakeJob, options: ManifestOptions, config: Object, sizes: list[int]
+) -> None:
+    """Numbers of slices that cannot share out the global batch are never tried."""
+    elastic = {"minSlices": 1, "replacementTimeoutSeconds": 30}
+    job = example("demo", slices=4, trainer={"config": config}, elastic=elastic)
+    told = _told(job, options)
+    assert told.smaller_worlds == sizes
+    assert told.replacement_timeout_ms == 30_000
+
+
 def test_token_is_derived_and_shared(example: MakeJob, options: ManifestOptions) -> None:
     """Agents and coordinator read the same Secret; it differs by job and never shows the key."""
     secret, _, jobset = build(example("demo"), attempt=1, options=options)

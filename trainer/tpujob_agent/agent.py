@@ -180,7 +180,7 @@ class Agent:
         record = record_path(settings.run_dir, settings.pod)
         output = Output(sys.stdout.fileno(), settings.progress_pattern)
         stalls = Stalls(settings.hang, runs.stacks_path(record))
-        trainer = self._trainer = Trainer(run.generation, record, output, stalls)
+        trainer = self._trainer = Trainer(run, record, output, stalls)
         if run.process_id == 0 and (problem := runs.port_problem(run.leader)):
             output.close_writer()
             trainer.end(Exit(at_ms=now_ms(), killed_by_agent=problem))

@@ -127,8 +127,8 @@ class EventKind(Text):
     MEMBER_JOINED = "memberJoined"  # slice, host, node, pod, ip
     MEMBER_LEFT = "memberLeft"  # slice, host, node, pod, reason
     MEMBERS_COMPLETE = "membersComplete"  # hosts; every wanted member is present
-    # GENERATION_STARTED: generation, hosts, slices, leader, adopted (a new coordinator found it
-    #   running)
+    # GENERATION_STARTED: generation, hosts, slices (indices), wantedSlices (number), leader,
+    #   adopted (a new coordinator found it running)
     GENERATION_STARTED = "generationStarted"
     PHASE = "phase"  # generation, phase (of the least advanced process), sinceAtMs
     RESTORED = "restored"  # generation, step (0: fresh start); cuts unsettled steps
@@ -139,6 +139,8 @@ class EventKind(Text):
     # LOSS: generation, cause, slice, host, node, pod, exitCode, signal, onsetAtMs (fault began),
     #   detectedAtMs (Stop was sent; the event itself may wait for the culprit), step, message
     LOSS = "loss"
+    GROWING = "growing"  # generation, slices, toSlices; all save at step and leave
+    GENERATION_LEFT = "generationLeft"  # generation, leftAtMs, step; to grow: no loss
     GENERATION_STOPPED = "generationStopped"  # generation; the last old process is gone
     BACKOFF = "backoff"  # untilAtMs, cause
     DRAINING = "draining"  # slice, host, node, pod, graceMs
@@ -193,6 +195,8 @@ class CoordinatorConfig:
     budgets_used: dict[str, int] = dataclasses.field(default_factory=dict)
     agent_port: int = AGENT_PORT
     http_port: int = HTTP_PORT
+    smaller_worlds: list[int] = dataclasses.field(default_factory=list)  # slices they may have
+    replacement_timeout_ms: int = 0  # after a loss, before a smaller world is formed
     jax_port_base: int = JAX_PORT_BASE  # several jobs on one host need ranges of their own
 
     def to_json(self) -> str:
@@ -255,6 +259,7 @@ class Report(Message):
     sent_at_ms: int
     state: ProcessState
     generation: int  # 0: none yet
+    num_processes: int = 0  # of its world; 0: none yet
     phase: Phase = Phase.STARTING
     phase_at_ms: int = 0
     step: int = 0  # last finished step of this generation; 0: none

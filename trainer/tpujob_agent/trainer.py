@@ -11,7 +11,7 @@ from typing import Any
 
 from tpujob.record import RING_SIZE, RecordReader, Snapshot
 from tpujob_agent.output import Output
-from tpujob_agent.protocol import Phase, ProcessState, Report, Save
+from tpujob_agent.protocol import Phase, ProcessState, Report, Run, Save
 from tpujob_agent.stalls import Stalls
 
 #: Report early when this many losses are waiting, so that the ring never laps.
@@ -57,8 +57,8 @@ class Exit:
 class Trainer:
     """A trainer from its start on; after its end it stands for the generation's result."""
 
-    def __init__(self, generation: int, record: Path, output: Output, stalls: Stalls) -> None:
-        self.generation = generation
+    def __init__(self, run: Run, record: Path, output: Output, stalls: Stalls) -> None:
+        self.generation, self.num_processes = run.generation, run.num_processes
         self.output = output
         self.stalls = stalls
         self.pid = 0  # 0: the fork server has not forked yet
@@ -66,7 +66,7 @@ class Trainer:
         self.is_asked_to_leave = False
         self.is_condemned = False  # by our own watchdog
         self.exit: Exit | None = None
-        self._record = RecordReader(record, generation)
+        self._record = RecordReader(record, run.generation)
         self._seen = Snapshot()
         self._losses_sent = 0
         self._first_step = (0, 0)  # of a progress pattern
@@ -141,6 +141,7 @@ class Trainer:
             sent_at_ms=now_ms(),
             state=self.state,
             generation=self.generation,
+            num_processes=self.num_processes,
             phase=seen.phase,
             phase_at_ms=seen.phase_at_ms,
             step=seen.step,

@@ -18,6 +18,7 @@ from tpujob_operator.api.podtemplate import (
 )
 from tpujob_operator.api.spec import (
     DIRECTORY_PATTERN,
+    MAX_SLICES,
     CheckpointInterval,
     IntervalPolicy,
     JobSpec,
@@ -158,7 +159,20 @@ def _problems(job: TPUTrainingJob) -> list[str]:
         found.append("spec: give exactly one of template and trainer")
     if spec.trainer and not spec.checkpoint:
         found.append("spec.checkpoint: trainer needs checkpoint.directory")
+    found += _elastic_problems(spec)
     found += _template_problems(spec) + _checkpoint_problems(spec) + _pattern_problems(spec)
+    return found
+
+
+def _elastic_problems(spec: JobSpec) -> list[str]:
+    found = []
+    if spec.slices + spec.spares > MAX_SLICES:
+        found.append(f"spec.spares: slices and spares together must not be above {MAX_SLICES}")
+    if spec.elastic and spec.elastic.min_slices > spec.slices:
+        found.append(
+            f"spec.elastic.minSlices: {spec.elastic.min_slices} is above slices: "
+            f"give 1 to {spec.slices}"
+        )
     return found
 
 

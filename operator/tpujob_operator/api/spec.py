@@ -22,7 +22,7 @@ from tpujob_tpu.generations import GENERATIONS
 
 #: ``4294967295x…`` cannot be a topology: at most three numbers of three digits.
 _MAX_TOPOLOGY = 11
-_MAX_SLICES = 1024
+MAX_SLICES = 1024
 DIRECTORY_PATTERN = "^(/|[a-z][a-z0-9]*://.)"
 _OPEN: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
 _EMPTY: dict[str, Any] = {"default": {}}
@@ -201,6 +201,24 @@ class Health(Model):
     )
 
 
+class Elastic(Model):
+    """How a job goes on with fewer slices than wanted."""
+
+    min_slices: int = Field(
+        ge=1,
+        le=MAX_SLICES,
+        description="Fewest slices to train on. The global batch stays the same: numbers of slices "
+        "among which the bundled trainer cannot share it out are passed over.",
+    )
+    replacement_timeout_seconds: int = Field(
+        default=120,
+        ge=0,
+        le=86_400,
+        description="So long a lost slice is waited for before training goes on with fewer. "
+        "When enough slices are back, the job saves and goes on with more.",
+    )
+
+
 class JobSpec(Model):
     """What the user asks for."""
 
@@ -222,6 +240,14 @@ class JobSpec(Model):
             rule(
                 "has(self.checkpoint) == has(oldSelf.checkpoint)",
                 "checkpoint cannot be added or removed: delete the job and create a new one",
+            ),
+            rule(
+                "!has(self.elastic) || self.elastic.minSlices <= self.slices",
+                "elastic.minSlices must not be above slices: it is the fewest to train on",
+            ),
+            rule(
+                f"self.slices + self.spares <= {MAX_SLICES}",
+                f"slices and spares together must not be above {MAX_SLICES}",
             ),
         )
     )
@@ -245,10 +271,21 @@ class JobSpec(Model):
     slices: int = Field(
         default=1,
         ge=1,
-        le=_MAX_SLICES,
+        le=MAX_SLICES,
         description="Number of slices, which talk to each other over the data centre network. "
         "Cannot be changed.",
         json_schema_extra=rules(immutable("slices")),
+    )
+    spares: int = Field(
+        default=0,
+        ge=0,
+        le=MAX_SLICES,
+        description="Idle slices that take over at once when one is lost." + _NEXT_ATTEMPT,
+    )
+    elastic: Elastic | None = Field(
+        default=None,
+        description="Going on with fewer slices when one is lost and no spare is left. "
+        "Default: the job waits." + _NEXT_ATTEMPT,
     )
     template: PodTemplate | None = Field(
         default=None,

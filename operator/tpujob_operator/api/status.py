@@ -52,8 +52,12 @@ class Slices(Model):
     """How many slices there are."""
 
     wanted: int = Field(description="Slices the job trains on.")
-    running: int = Field(description="Slices with all their hosts ready.")
-    spare: int = Field(default=0, description="Ready slices that wait to take over.")
+    running: int = Field(
+        description="Slices with all their hosts ready that train, or will when all are there."
+    )
+    spare: int = Field(
+        default=0, description="Other slices with all their hosts ready: they wait to take over."
+    )
 
 
 class CheckpointStatus(Model):

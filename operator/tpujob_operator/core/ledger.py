@@ -262,6 +262,15 @@ def _loss(ledger: Ledger, seen: Observation) -> Ledger:
     return ledger.book(detected_ms, TimeType.DETECTION).book(seen.at_ms, TimeType.TEARDOWN)
 
 
+def _left(ledger: Ledger, seen: Observation) -> Ledger:
+    """All have saved and left for a larger world: the wait for the save is a save's."""
+    if not ledger.generation:
+        return ledger.advance(seen.at_ms)
+    left_ms = min(int(seen.data["leftAtMs"]), seen.at_ms)
+    ledger = ledger.leave_steps(left_ms, TimeType.CHECKPOINT_STALL)
+    return ledger.but(generation=0, stopping=True).book(seen.at_ms, TimeType.TEARDOWN)
+
+
 def _stop(ledger: Ledger, seen: Observation) -> Ledger:
     return ledger.leave_steps(seen.at_ms).but(generation=0, stopping=True)
 
@@ -307,6 +316,7 @@ _HANDLERS: dict[EventKind | FactKind, Callable[[Ledger, Observation], Ledger]] =
     EventKind.PROGRESS: _progress,
     EventKind.COMMITTED: _committed,
     EventKind.LOSS: _loss,
+    EventKind.GENERATION_LEFT: _left,
     EventKind.GENERATION_STOPPED: _setter(stopping=False),
     EventKind.BACKOFF: _backoff,
     EventKind.FINISHED: _stop,

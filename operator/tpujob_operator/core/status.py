@@ -120,8 +120,11 @@ def _slices(situation: Situation) -> Slices:
     for pod in situation.snapshot.workers:
         if pod.is_ready and not pod.is_lost and situation.attempt == situation.snapshot.attempt:
             ready[pod.place[0]] = ready.get(pod.place[0], 0) + 1
-    running = sum(1 for count in ready.values() if count >= hosts)
-    return Slices(wanted=situation.job.spec.slices, running=running)
+    whole = sum(1 for count in ready.values() if count >= hosts)
+    wanted, history = situation.job.spec.slices, situation.history
+    taken = history.hosts // hosts if history.ledger.generation else wanted
+    running = min(whole, taken)
+    return Slices(wanted=wanted, running=running, spare=whole - running)
 
 
 def _conditions(situation: Situation, old: tuple[Condition, ...]) -> tuple[Condition, ...]:

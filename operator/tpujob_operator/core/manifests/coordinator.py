@@ -15,6 +15,7 @@ from tpujob_agent.protocol import (
 )
 from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.core.manifests import names, pods, secret
+from tpujob_operator.core.manifests.batch import shares_batch
 from tpujob_operator.core.manifests.options import ManifestOptions
 
 #: A suspended job's workers save before they go, which it has to see through.
@@ -43,16 +44,29 @@ def pod_template(
 
 def config(job: TPUTrainingJob, attempt: int, budgets_used: Mapping[str, int]) -> CoordinatorConfig:
     """What the coordinator is told."""
+    elastic = job.spec.elastic
     return CoordinatorConfig(
         namespace=job.metadata.namespace,
         job=job.metadata.name,
         attempt=attempt,
         slices=job.spec.slices,
-        spares=0,
+        spares=job.spec.spares,
         hosts_per_slice=job.shape.hosts,
         budgets=job.spec.recovery.budgets.to_json(),
         budgets_used=dict(budgets_used),
+        smaller_worlds=smaller_worlds(job),
+        replacement_timeout_ms=elastic.replacement_timeout_seconds * 1000 if elastic else 0,
     )
+
+
+def smaller_worlds(job: TPUTrainingJob) -> list[int]:
+    """Numbers of slices below the wanted one that the job may train on, smallest first."""
+    if not job.spec.elastic:
+        return []
+    sizes = range(job.spec.elastic.min_slices, job.spec.slices)
+    # Where the wanted size itself would not do, devices are not what the slice's chips say.
+    is_known = shares_batch(job, job.spec.slices)
+    return [size for size in sizes if not is_known or shares_batch(job, size)]
 
 
 def _container(

@@ -90,4 +90,5 @@ def _slices(job: TPUTrainingJob, attempt: int, options: ManifestOptions) -> dict
         # One slice per node pool: half-scheduled slices would steal chips from each other.
         # Hosts of single-host slices share a pool and are exclusive by their chips.
         made["metadata"]["annotations"] = {_EXCLUSIVE_TOPOLOGY: NODE_POOL_LABEL}
-    return {"name": names.SLICE, "replicas": job.spec.slices, "template": made}
+    replicas = job.spec.slices + job.spec.spares
+    return {"name": names.SLICE, "replicas": replicas, "template": made}

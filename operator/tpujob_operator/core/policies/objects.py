@@ -47,7 +47,7 @@ def ensure_objects(situation: Situation) -> Outcome:
         notes=(
             Note(
                 reasons.CREATED,
-                f"Attempt {situation.attempt} begins: {situation.job.spec.slices} slices of "
+                f"Attempt {situation.attempt} begins: {_slices(situation)} of "
                 f"{situation.job.shape.hosts} hosts are asked for.",
             ),
         ),
@@ -79,6 +79,11 @@ def _manifests(situation: Situation) -> list[dict[str, object]]:
         options=situation.snapshot.options,
         budgets_used=budgets_used(situation),
     )
+
+
+def _slices(situation: Situation) -> str:
+    spec = situation.job.spec
+    return f"{spec.slices} slices" + (f" and {spec.spares} spares" if spec.spares else "")
 
 
 def _repair(situation: Situation) -> Outcome:

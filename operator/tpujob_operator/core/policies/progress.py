@@ -1,5 +1,7 @@
 """How far the job has come: the conditions of a job that is under way."""
 
+from collections import Counter
+
 from tpujob_agent.protocol import Cause, Phase
 from tpujob_operator.api import reasons
 from tpujob_operator.api.conditions import ConditionType
@@ -22,12 +24,15 @@ REASON_OF_CAUSE = {
 
 
 def note_bound_pods(situation: Situation) -> Outcome:
-    """Tell the ledger when every worker pod has a node, and when that ends."""
+    """Tell the ledger when as many slices as wanted have nodes, and when that ends."""
     ledger = situation.history.ledger
     if ledger.generation or ledger.complete or situation.job.spec.suspend:
         return NOTHING
-    pods = [pod for pod in situation.snapshot.workers if not pod.is_lost]
-    is_bound = len(pods) >= situation.hosts and all(pod.node for pod in pods)
+    bound = Counter(
+        pod.place[0] for pod in situation.snapshot.workers if pod.node and not pod.is_lost
+    )
+    whole = sum(1 for count in bound.values() if count >= situation.job.shape.hosts)
+    is_bound = whole >= situation.job.spec.slices
     if is_bound == ledger.bound:
         return NOTHING
     kind = FactKind.PODS_BOUND if is_bound else FactKind.PODS_UNBOUND
@@ -93,7 +98,11 @@ def report_missing_hosts(situation: Situation) -> Outcome:
     history = situation.history
     if not history.ledger.generation or history.hosts >= situation.hosts:
         return NOTHING
-    message = f"Training goes on with {history.hosts} of {situation.hosts} hosts."
+    hosts, wanted = situation.job.shape.hosts, situation.job.spec.slices
+    message = (
+        f"Training goes on with {history.hosts // hosts} of {wanted} slices, and takes the others "
+        "in at a checkpoint when they are back. See why their pods are missing."
+    )
     return Outcome(verdicts={ConditionType.DEGRADED: Verdict(True, reasons.HOSTS_MISSING, message)})
 
 

@@ -39,13 +39,13 @@ def report_pods_that_cannot_start(situation: Situation) -> Outcome:
 
 
 def report_unschedulable(situation: Situation) -> Outcome:
-    """The job does not progress while no node fits a pod."""
+    """The job does not progress while no node fits a pod that its world needs."""
     waiting = [
         (pod, words)
         for pod in situation.snapshot.current_pods
         if (words := pod.unschedulable) and not pod.is_deleting
     ]
-    if not waiting:
+    if not waiting or situation.history.ledger.generation:  # a world goes on without them
         return NOTHING
     pod, words = waiting[0]
     kind = "worker" if pod.is_worker else "coordinator"

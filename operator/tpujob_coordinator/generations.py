@@ -1,0 +1,240 @@
+"""The worlds of a job, one after the other: formed or adopted, grown, ended, concluded.
+
+A world ("generation") is formed when enough whole slices are idle; any loss ends it;
+the next one is formed when every process of the old one is gone. At no time are two
+generations running.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tpujob_agent.protocol import CoordinatorConfig, EventKind, ProcessState, Stop
+from tpujob_coordinator import adoption, elasticity, membership
+from tpujob_coordinator.adoption import Finding, Found
+from tpujob_coordinator.budgets import Budgets, Verdict
+from tpujob_coordinator.ending import Ending
+from tpujob_coordinator.farewell import Farewell
+from tpujob_coordinator.hangs import Inquiry
+from tpujob_coordinator.membership import Member, Place, World
+from tpujob_coordinator.messages import gave_up
+from tpujob_coordinator.outbox import Outbox
+from tpujob_coordinator.progress import Progress
+from tpujob_coordinator.roster import Roster
+from tpujob_coordinator.stages import Stage
+from tpujob_coordinator.timeline import LossSeries, Timeline
+from tpujob_coordinator.verdicts import End, Rank
+
+
+class Generations:
+    """The part of the state machine that knows worlds; ``Core`` brings it the agents' words."""
+
+    def __init__(self, config: CoordinatorConfig, token: str, epoch: str, now_ms: int) -> None:
+        self.config = config
+        self.timeline = Timeline(epoch)
+        self.losses = LossSeries()
+        self.budgets = Budgets(config.budgets, config.budgets_used)
+        self.roster = Roster(config, token, now_ms)
+        self.stage = Stage.ADOPTING
+        self.world: World | None = None
+        self.progress: Progress | None = None
+        self.ending: Ending | None = None
+        self.inquiry: Inquiry | None = None  # into a world that hangs
+        self.farewell: Farewell | None = None  # to a member that has to go, or to a small world
+        self.newest_generation = 0
+        self.backoff_until_ms = 0
+        self.committed_step = 0
+        self.step = 0
+        self.last_size = 0  # slices of the last world; 0: there was none
+        self._missing_since_ms = now_ms  # no world since then
+        self._grow_at_ms = 0  # not earlier
+        self._adopt_until_ms = now_ms + adoption.PATIENCE_MS
+        self._outbox = Outbox()
+        self._append(now_ms, EventKind.COORDINATOR_STARTED)
+
+    @property
+    def members(self) -> dict[Place, Member]:
+        """Members that are present, or were a moment ago."""
+        return self.roster.members
+
+    # ---- generations
+
+    def _form(self, now_ms: int) -> None:
+        number = self.newest_generation + 1
+        missing_ms = now_ms - self._missing_since_ms
+        least = elasticity.least_slices(self.config, self.last_size, missing_ms)
+        world = membership.form_world(self.config, self.members, number, self.world, least)
+        if not world:
+            return
+        self._append(now_ms, EventKind.MEMBERS_COMPLETE, {"hosts": len(world.places)})
+        self._begin(world, now_ms, adopted=False)
+        for place in world.places:
+            self._run(self.members[place], world, now_ms)
+
+    def _run(self, member: Member, world: World, now_ms: int) -> None:
+        member.is_unsure, member.ordered_at_ms = False, now_ms
+        self._outbox.send(member, world.run_of(member.place))
+
+    def _begin(self, world: World, now_ms: int, *, adopted: bool) -> Progress:
+        self.world, self.newest_generation = world, world.generation
+        self.last_size = len(world.slices)
+        progress = self.progress = Progress(world)
+        self.stage = Stage.RUNNING
+        data = {"wantedSlices": self.config.slices, "adopted": adopted}
+        self._append(now_ms, EventKind.GENERATION_STARTED, world.identity | data)
+        return progress
+
+    def _adopt(self, now_ms: int) -> None:
+        """Find out whether a world was running when this coordinator started."""
+        is_over = now_ms >= self._adopt_until_ms
+        finding = adoption.look(self.config, self.members, is_over=is_over)
+        if finding.found is Found.NOTHING:
+            self.stage = Stage.FORMING
+        elif finding.found is not Found.UNCLEAR:
+            self._take_over(finding, now_ms)
+
+    def _take_over(self, finding: Finding, now_ms: int) -> None:
+        world = membership.world_of(self.config, self.members, finding.generation, finding.places)
+        progress = self._begin(world, now_ms, adopted=True)
+        for place in finding.places:
+            member = self.members[place]
+            if member.report:
+                progress.take(member, member.report, now_ms)
+        progress.adopted()
+        self.last_size = finding.hosts // self.config.hosts_per_slice  # remains may be fewer
+        if finding.found is Found.REMAINS:
+            self._lost(adoption.unseen_end(self.members, finding.generation, now_ms), now_ms)
+
+    # ---- growing
+
+    def _grow_if_due(self, now_ms: int) -> None:
+        """Have a small world save and leave when a larger one can be formed."""
+        world, progress = self.world, self.progress
+        is_busy = self.stage is not Stage.RUNNING or self.farewell or self.inquiry
+        if is_busy or not world or not progress or now_ms < self._grow_at_ms:
+            return
+        size = elasticity.size_to_grow_to(self.config, world, self.members)
+        if size <= len(world.slices):
+            return
+        self.farewell = elasticity.begin(world, progress, self.members, now_ms)
+        if not self.farewell:
+            return
+        self._grow_at_ms = now_ms + elasticity.PAUSE_MS
+        data = {"slices": list(world.slices), "toSlices": size, "step": self.farewell.save.step}
+        self._append(now_ms, EventKind.GROWING, {"generation": world.generation} | data)
+        self._outbox.tell(self.members, world.places, self.farewell.save)
+
+    def _part(self, world: World, now_ms: int) -> None:
+        """Everybody has saved and left for a larger world: no loss, and nobody's fault."""
+        self._tell_progress(now_ms, is_last=True)
+        gone = self.farewell.gone.values() if self.farewell else ()
+        left_at_ms = min(now_ms, *gone) if gone else now_ms
+        self.stage = Stage.ENDING
+        reason = "it has saved and left for a larger world"
+        self.ending = Ending(reason, left_at_ms, set(world.places), is_planned=True)
+        data = {"generation": world.generation, "leftAtMs": left_at_ms, "step": self.step}
+        self._append(now_ms, EventKind.GENERATION_LEFT, data)
+        self._stop_all(world)
+
+    # ---- the end of a generation
+
+    def _end_if_due(self, now_ms: int) -> None:
+        """An inquiry is over, or a farewell has come to its end."""
+        world, farewell = self.world, self.farewell
+        if world and self.inquiry and self.inquiry.is_over(world.places, now_ms):
+            self._lost(self.inquiry.verdict(world, self.members, now_ms), now_ms)
+        elif world and farewell and farewell.is_over(world.places, now_ms):
+            if end := farewell.end(now_ms):
+                self._lost(end, now_ms)
+            else:
+                self._part(world, now_ms)
+
+    def _lost(self, end: End, now_ms: int) -> None:
+        """A member of the running generation has ended: end the others at once."""
+        if self.stage is Stage.RUNNING and self.world:
+            self._tell_progress(now_ms, is_last=True)
+            self.stage = Stage.ENDING
+            is_leaving = self.farewell and self.farewell.leaver  # waiting is no detection
+            detected_ms = end.at_ms if is_leaving else now_ms
+            self.ending = Ending(end.message, detected_ms, set(self.world.places))
+            self._stop_all(self.world)
+        if self.ending:
+            self.ending.add(end)
+            if end.rank is Rank.CERTAIN:
+                self._tell_loss(now_ms)
+
+    def _stop_all(self, world: World) -> None:
+        for place in world.places:
+            if member := self.members.get(place):
+                self._stop_if_alive(member, world.generation)
+
+    def _stop_if_alive(self, member: Member, generation: int) -> None:
+        report = member.report
+        if report and report.generation == generation and report.state is not ProcessState.RUNNING:
+            if self.ending:
+                self.ending.waiting.discard(member.place)
+            return
+        self._outbox.send(member, Stop(generation, "the generation has ended"))
+
+    def _conclude(self, now_ms: int) -> None:
+        """When the last old process is gone: what follows?"""
+        ending, world = self.ending, self.world
+        if ending is None or world is None:
+            return
+        ending.waiting.intersection_update(self.members)  # who has left has no process
+        if ending.waiting:
+            return
+        if self.inquiry:  # who hangs is to blame for peers that gave up on it
+            ending.ends.append(self.inquiry.verdict(world, self.members, now_ms))
+        if not ending.is_planned:
+            self._tell_loss(now_ms)
+        self._append(now_ms, EventKind.GENERATION_STOPPED, {"generation": world.generation})
+        self.ending, self.progress, self.inquiry, self.farewell = None, None, None, None
+        self.stage, self._missing_since_ms = Stage.FORMING, ending.detected_at_ms
+        if not ending.is_planned:
+            self._charge(ending.culprit(), now_ms)
+
+    def _charge(self, end: End, now_ms: int) -> None:
+        self.budgets, verdict = self.budgets.charge(end.cause)
+        if verdict.spent:
+            self._give_up(end, verdict, now_ms)
+            return
+        if verdict.backoff_ms:
+            self.backoff_until_ms = now_ms + verdict.backoff_ms
+            data = {"untilAtMs": self.backoff_until_ms, "cause": end.cause.value}
+            self._append(now_ms, EventKind.BACKOFF, data)
+
+    def _tell_loss(self, now_ms: int) -> None:
+        ending, world = self.ending, self.world
+        if ending and world and not ending.told:
+            self._append(now_ms, EventKind.LOSS, ending.loss(world, self.step))
+
+    def _give_up(self, end: End, verdict: Verdict, now_ms: int) -> None:
+        self.stage = Stage.GAVE_UP
+        assert verdict.spent is not None
+        data = gave_up(end, verdict.spent, self.budgets, self.committed_step)
+        self._append(now_ms, EventKind.GAVE_UP, data)
+
+    def _finish_if_done(self, now_ms: int) -> None:
+        if self.world is None or self.progress is None or self.stage is not Stage.RUNNING:
+            return
+        if len(self.progress.finished) < len(self.world.places):
+            return
+        self._tell_progress(now_ms, is_last=True)
+        self.stage = Stage.FINISHED
+        self._append(now_ms, EventKind.FINISHED, {"step": self.step})
+
+    # ---- telling
+
+    def _tell_progress(self, now_ms: int, *, is_last: bool = False) -> None:
+        if self.progress is None:
+            return
+        for kind, data in self.progress.entries(now_ms, self.losses, is_last=is_last):
+            self._append(now_ms, kind, data)
+        self.step = self.progress.step or self.step
+        if self.progress.committed_step > self.committed_step:
+            self.committed_step = self.progress.committed_step
+            self.budgets = self.budgets.committed()
+
+    def _append(self, now_ms: int, kind: EventKind, data: dict[str, Any] | None = None) -> None:
+        self.timeline.append(now_ms, kind, data or {})
