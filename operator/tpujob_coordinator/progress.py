@@ -56,6 +56,7 @@ class Progress:
         self._totals, self._told_totals = Totals(), Totals()
         self.committed_step, self._committed_at_ms = 0, 0
         self._told_committed = 0
+        self._cost: dict[str, int] = {}  # of the newest commit, if told
 
     @property
     def phase(self) -> Phase | None:
@@ -88,6 +89,7 @@ class Progress:
         if report.committed_step > self.committed_step:
             self.committed_step = report.committed_step
             self._committed_at_ms = member.to_our_clock(report.committed_at_ms, now_ms)
+            self._cost = _cost_of_commit(report)
         self._totals = self._totals.with_report(report)
 
     def _enter(self, member: Member, phase: Phase, at_ms: int, now_ms: int) -> None:
@@ -121,7 +123,7 @@ class Progress:
         if has_commit:
             self._told_committed = self.committed_step
             data = {"step": self.committed_step, "committedAtMs": self._committed_at_ms}
-            yield EventKind.COMMITTED, data
+            yield EventKind.COMMITTED, data | self._cost
 
     def _restored_entry(self) -> Iterator[Entry]:
         is_complete = len(self._restored) == len(self._world.places)
@@ -182,3 +184,9 @@ class Progress:
             "tokens": totals.tokens - told.tokens,
             "loss": losses.up_to(last),
         }
+
+
+def _cost_of_commit(report: Report) -> dict[str, int]:
+    if report.commit_blocked_ms < 0 or report.commit_lag_ms < 0:
+        return {}
+    return {"blockedMs": report.commit_blocked_ms, "lagMs": report.commit_lag_ms}

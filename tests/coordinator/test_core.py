@@ -230,6 +230,8 @@ def test_progress_is_told_in_order() -> None:
             tokens=200,
             committed_step=60,
             committed_at_ms=started + 4500,
+            commit_blocked_ms=30,
+            commit_lag_ms=1_500,
             losses=[[41, 3.0], [60, 2.5]],
         )
     simulation.settle()
@@ -248,6 +250,17 @@ def test_progress_is_told_in_order() -> None:
     assert (first["tokens"], second["tokens"]) == (10, 190)
     assert (first["loss"], second["loss"]) == (3.0, 2.5)
     assert (committed["step"], committed["committedAtMs"]) == (60, started + 4500)
+    assert (committed["blockedMs"], committed["lagMs"]) == (30, 1_500)
+
+
+def test_a_commit_whose_cost_is_not_known_says_nothing_of_it() -> None:
+    """Programs need not tell, and no number is made up for them."""
+    simulation = running()
+    for agent in simulation.agents.values():
+        agent.advance(simulation.now_ms, restored_step=0, first_step=1, step=5, committed_step=5)
+    simulation.settle()
+    (committed,) = simulation.events(EventKind.COMMITTED)
+    assert committed.data.keys() == {"step", "committedAtMs"}
 
 
 def test_steps_are_told_before_their_phase_ends() -> None:

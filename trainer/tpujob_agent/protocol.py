@@ -135,7 +135,9 @@ class EventKind(Text):
     # PROGRESS: generation, firstStep, lastStep, endedAtMs, loss (null: not finite or none), and
     #   inputWaitMs, saveBlockedMs, tokens of these steps
     PROGRESS = "progress"
-    COMMITTED = "committed"  # step, committedAtMs
+    # COMMITTED: step, committedAtMs, and if the program tells them blockedMs (it held training
+    #   up) and lagMs (from its beginning until it was durable)
+    COMMITTED = "committed"
     # LOSS: generation, cause, slice, host, node, pod, exitCode, signal, onsetAtMs (fault began),
     #   detectedAtMs (Stop was sent; the event itself may wait for the culprit), step, message
     LOSS = "loss"
@@ -269,6 +271,8 @@ class Report(Message):
     restored_step: int = -1  # -1: not restored yet; 0: fresh start
     committed_step: int = 0
     committed_at_ms: int = 0
+    commit_blocked_ms: int = -1  # this save held training up for so long; -1: not told
+    commit_lag_ms: int = -1  # from its beginning until it was durable; -1: not told
     tokens: int = 0
     input_wait_ms: int = 0
     save_blocked_ms: int = 0
