@@ -13,7 +13,7 @@ import statistics
 from tpujob_agent.protocol import Event, EventKind
 from tpujob_operator.core.interval import PRIOR_RATE_PER_CHIP_S, Costs
 
-#: Samples of each cost that are kept; their median is taken, as single saves are often slow.
+#: Samples of each cost that are kept.
 KEPT = 10
 #: Experience loses half its weight in this long: fleets and programs change.
 HALF_LIFE_MS = 7 * 86_400_000
@@ -73,10 +73,14 @@ class Measures:
         return change(self, event) if change else self
 
     def costs(self, chips: int) -> Costs | None:
-        """What the median save and failure cost; None until a save has told its cost."""
+        """What a save and a failure cost; None until a save has told its cost.
+
+        Of saves the median, as single ones are slow for reasons of their own; of recoveries
+        the mean, as a crash and a lost host take different times and each counts.
+        """
         if not self.blocked_ms or not self.lag_ms:
             return None
-        recovery_ms = statistics.median(self.recovery_ms) if self.recovery_ms else self.start_ms
+        recovery_ms = statistics.fmean(self.recovery_ms) if self.recovery_ms else self.start_ms
         return Costs(
             blocked_s=statistics.median(self.blocked_ms) / 1000,
             lag_s=statistics.median(self.lag_ms) / 1000,
