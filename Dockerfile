@@ -1,6 +1,7 @@
 # The images of tpujob: `operator` (operator, coordinator, the agent to inject) and `trainer`.
 #
 #   docker build --target operator --tag tpujob/operator:dev .
+#   docker build --target trainer --build-arg LOCK=tpu --tag tpujob/trainer:dev .      # for TPUs
 #   python -m localcluster image build all      # the same file, with or without a Docker engine
 #
 # Each target is a layer of dependencies, which depends on the lock alone, below a layer of our
@@ -33,13 +34,15 @@ RUN --mount=type=secret,id=pip.conf --mount=type=secret,id=ca.pem \
 
 
 FROM base AS trainer-dependencies
-COPY requirements/trainer.txt /opt/tpujob/requirements.txt
+COPY requirements/trainer.txt requirements/tpu.txt /opt/tpujob/
+# For real TPUs: --build-arg LOCK=tpu, which adds libtpu (700 MB). On CPU it would only log errors.
+ARG LOCK=trainer
 RUN --mount=type=secret,id=pip.conf --mount=type=secret,id=ca.pem \
     --mount=type=cache,id=tpujob-pip,target=/var/cache/pip \
     export PIP_CONFIG_FILE=/run/secrets/pip.conf PIP_CACHE_DIR=/var/cache/pip \
  && python -m venv /opt/venv \
  && pip install --disable-pip-version-check --root-user-action ignore --no-compile \
-      --only-binary :all: --require-hashes --requirement /opt/tpujob/requirements.txt \
+      --only-binary :all: --require-hashes --requirement "/opt/tpujob/$LOCK.txt" \
  && pip uninstall --yes --quiet --root-user-action ignore pip \
  && echo /opt/tpujob/lib > "$(python -c 'import site; print(site.getsitepackages()[0])')/tpujob.pth" \
  && find /opt/venv -type d -name tests -prune -exec rm -r {} + \
