@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.histories import event, loss, start
-from tests.core.test_decide import told
+from tests.core.stories import told
 from tests.core.world import World, job_object
 from tpujob_agent.protocol import EventKind
 from tpujob_operator.core.kinds import JOB_SET, POD

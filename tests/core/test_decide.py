@@ -1,43 +1,12 @@
 """What the operator decides, case by case."""
 
-from typing import Any
-
 import pytest
 
 from tests.core.histories import event, loss, progress, start
-from tests.core.world import START_MS, World, job_object
-from tpujob_agent.protocol import Event, EventKind
-from tpujob_operator.core.kinds import JOB, JOB_SET, POD
-from tpujob_operator.core.observations import Observation
-from tpujob_operator.core.snapshot import Reading
-
-
-def told(*observations: Observation, epoch: str = "e", first: int = 1) -> Reading:
-    """A stretch of a timeline, numbered."""
-    events = tuple(
-        Event(first + i, seen.at_ms, EventKind(seen.kind), dict(seen.data))
-        for i, seen in enumerate(observations)
-    )
-    return Reading(epoch, events, events[-1].at_ms)
-
-
-def settled(**spec: Any) -> World:
-    """A world in which a job has been made and its pods run."""
-    world = World(obj=job_object(**spec))
-    world.settle()
-    world.run_pods()
-    world.now_ms += 5_000
-    world.settle()
-    return world
-
-
-def training(**spec: Any) -> World:
-    """A world in which a job trains."""
-    world = settled(**spec)
-    world.readings.append(told(*start(world.now_ms)))
-    world.now_ms += 5_000
-    world.settle()
-    return world
+from tests.core.stories import settled, told, training
+from tests.core.world import World, job_object
+from tpujob_agent.protocol import EventKind
+from tpujob_operator.core.kinds import JOB_SET, POD
 
 
 def test_new_job_is_made_in_one_pass() -> None:
@@ -322,107 +291,3 @@ def test_attempts_without_a_checkpoint_end_the_job() -> None:
     assert world.condition("Failed") == ("True", "BudgetSpent")
     assert world.objects[JOB_SET] == {}
     assert world.status["attempt"] == 3
-
-
-def test_deadline_does_not_count_suspended_time() -> None:
-    """A suspended job does not run into its deadline; an active one does."""
-    world = training(activeDeadlineSeconds=100, suspend=True)
-    world.now_ms += 3_600_000
-    world.settle()
-    assert world.condition("Failed")[0] == "False"
-    world.obj["spec"]["suspend"] = False
-    world.settle()
-    world.now_ms += 101_000
-    world.settle()
-    assert world.condition("Failed") == ("True", "DeadlineExceeded")
-
-
-def test_succeeded_job_stays_so_whatever_happens_to_its_children() -> None:
-    """A finished job never runs again."""
-    world = training()
-    world.end_jobset("Completed")
-    world.settle()
-    before = dict(world.status)
-    for kind in (POD, JOB, JOB_SET):
-        world.objects[kind].clear()
-    world.now_ms += 3_600_000
-    assert world.settle().is_empty
-    assert world.status == before
-    assert world.status["goodput"]["wallSeconds"] * 1000 == pytest.approx(
-        sum(world.status["goodput"]["seconds"].values()) * 1000
-    )
-
-
-def test_ttl_deletes_the_job_on_time() -> None:
-    """``ttlSecondsAfterFinished`` is kept to the second."""
-    world = settled(ttlSecondsAfterFinished=60)
-    world.end_jobset("Completed")
-    plan = world.settle()
-    assert plan.requeue_after_s == pytest.approx(60)
-    world.now_ms += 60_000
-    world.step()
-    assert world.deleted == ["TPUTrainingJob j"]
-    assert world.step().is_empty
-
-
-def test_coordinator_that_does_not_end_is_ended() -> None:
-    """A JobSet that stays after success is removed after half a minute."""
-    world = training()
-    world.readings.append(told(event(world.now_ms, EventKind.FINISHED, step=100), first=20))
-    plan = world.settle()
-    assert plan.requeue_after_s == pytest.approx(30)
-    world.now_ms += 30_000
-    world.step()
-    assert world.deleted == ["JobSet j-1"]
-
-
-def test_image_trouble_is_told_and_forgotten() -> None:
-    """Stalled carries the kubelet's words while they hold."""
-    world = settled()
-    waiting = {"reason": "ErrImagePull", "message": "not found: nowhere/x:1"}
-    pod = world.pod("j-1-slice-0")
-    pod["status"]["containerStatuses"] = [{"state": {"waiting": waiting}}]
-    world.settle()
-    assert world.condition("Stalled") == ("True", "ImageUnavailable")
-    pod["status"]["containerStatuses"] = [{"state": {"running": {}}}]
-    world.settle()
-    assert world.condition("Stalled") == ("False", "NotStalled")
-
-
-def test_refusals_are_told() -> None:
-    """What the API server refuses is in the Stalled condition, word for word."""
-    world = World(refusals=("Service j-coordinator cannot be made: exceeded quota",))
-    world.step()
-    assert world.condition("Stalled") == ("True", "Refused")
-
-
-def test_secret_and_service_are_repaired_now_and_then() -> None:
-    """Objects that are not watched are applied again every ten minutes, the JobSet never."""
-    world = settled()
-    world.now_ms += 601_000
-    plan = world.step()
-    assert [action.what for action in plan.actions if hasattr(action, "what")] == [
-        "Secret j-token",
-        "Service j-coordinator",
-    ]
-    assert world.step().is_empty
-
-
-def test_deleted_job_is_left_alone() -> None:
-    """A job on its way out gets nothing made, written or deleted."""
-    world = World()
-    world.obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert world.step().is_empty
-    assert world.now_ms == START_MS
-
-
-def test_damaged_clock_does_not_lose_time() -> None:
-    """A clock that jumps back neither breaks a pass nor makes types disagree with wall time."""
-    world = training()
-    world.now_ms -= 3_600_000
-    world.readings.append(told(progress(world.now_ms, 1, 2), first=20))
-    world.settle()
-    seconds = world.status["goodput"]
-    assert sum(seconds["seconds"].values()) + seconds["unsettledSeconds"] == pytest.approx(
-        seconds["wallSeconds"]
-    )

@@ -8,12 +8,20 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
 
+from tests.manifests.parts import (
+    CONTAINER,
+    Object,
+    environment_of,
+    jobset_of,
+    pods_of,
+    trainer_of,
+    worker_of,
+)
 from tpujob_agent.protocol import CoordinatorConfig, Env
 from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.core.manifests import build, environment
@@ -23,40 +31,6 @@ from tpujob_operator.core.manifests.options import ManifestOptions
 GOLDEN = Path(__file__).parent / "golden"
 KUBERNETES = "1.36.0"
 MakeJob = Callable[..., TPUTrainingJob]
-Object = dict[str, Any]
-
-_CONTAINER: Object = {
-    "name": "main",
-    "image": "mine",
-    "command": ["python", "t.py"],
-    "args": ["-v"],
-}
-
-
-def _jobset(job: TPUTrainingJob, options: ManifestOptions, **more: Any) -> Object:
-    return build(job, attempt=3, options=options, **more)[-1]
-
-
-def _pods(jobset: Object) -> dict[str, Object]:
-    """Pod templates by the name of their replicated job."""
-    return {
-        item["name"]: item["template"]["spec"]["template"]
-        for item in jobset["spec"]["replicatedJobs"]
-    }
-
-
-def _worker(job: TPUTrainingJob, options: ManifestOptions) -> Object:
-    spec: Object = _pods(_jobset(job, options))["slice"]["spec"]
-    return spec
-
-
-def _environment(container: Object) -> dict[str, Any]:
-    return {item["name"]: item.get("value", item.get("valueFrom")) for item in container["env"]}
-
-
-def _trainer(job: TPUTrainingJob, options: ManifestOptions) -> Object:
-    trainer: Object = _worker(job, options)["containers"][0]
-    return trainer
 
 
 @pytest.mark.parametrize("name", ["demo", "own-program", "llama3-8b"])
@@ -73,12 +47,12 @@ def test_snapshots_get_memory_that_outlives_the_process(
     example: MakeJob, options: ManifestOptions
 ) -> None:
     """A volume in memory, bounded by what the host's chips hold, is where the trainer is told."""
-    spec = _worker(example("demo"), options)  # v5e: 4 chips of 15.75 GiB a host
+    spec = worker_of(example("demo"), options)  # v5e: 4 chips of 15.75 GiB a host
     volume = next(v for v in spec["volumes"] if v["name"] == "tpujob-snapshots")
     assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": f"{4 * 15.75:.0f}Gi"}
-    trainer = _trainer(example("demo"), options)
+    trainer = trainer_of(example("demo"), options)
     mounts = {mount["name"]: mount["mountPath"] for mount in trainer["volumeMounts"]}
-    assert _environment(trainer)[Env.SNAPSHOT_DIR] == mounts["tpujob-snapshots"]
+    assert environment_of(trainer)[Env.SNAPSHOT_DIR] == mounts["tpujob-snapshots"]
 
 
 @pytest.mark.parametrize("name", ["demo", "own-program", "llama3-8b"])
@@ -107,7 +81,7 @@ def test_everything_is_owned_and_labelled(example: MakeJob, options: ManifestOpt
         )
         assert thing["metadata"]["namespace"] == "research"
         assert thing["metadata"]["labels"]["tpujob.dev/job"] == "demo"
-    for role, pod in zip(("coordinator", "worker"), _pods(objects[-1]).values(), strict=True):
+    for role, pod in zip(("coordinator", "worker"), pods_of(objects[-1]).values(), strict=True):
         labels = pod["metadata"]["labels"]
         assert labels["tpujob.dev/role"] == role
         assert labels["tpujob.dev/attempt"] == "3"
@@ -119,7 +93,7 @@ def test_service_selects_this_attempts_coordinator(
     """The Service's selector is a subset of the coordinator's labels, and of no worker's."""
     _, service, jobset = build(example("demo"), attempt=3, options=options)
     selector = service["spec"]["selector"].items()
-    pods = _pods(jobset)
+    pods = pods_of(jobset)
     assert selector <= pods["coordinator"]["metadata"]["labels"].items()
     assert not selector <= pods["slice"]["metadata"]["labels"].items()
     ports = {port["name"] for port in pods["coordinator"]["spec"]["containers"][0]["ports"]}
@@ -130,7 +104,7 @@ def test_jobset_never_gives_up_and_ends_with_the_coordinator(
     example: MakeJob, options: ManifestOptions
 ) -> None:
     """Containers restart for ever in their pods; only the coordinator's success ends the set."""
-    spec = _jobset(example("demo"), options)["spec"]
+    spec = jobset_of(example("demo"), options)["spec"]
     assert spec["successPolicy"]["targetReplicatedJobs"] == ["coordinator"]
     assert spec["failurePolicy"] == {"maxRestarts": 0}
     assert spec["network"]["publishNotReadyAddresses"] is True
@@ -161,7 +135,7 @@ def test_slices(  # noqa: PLR0917 - a table
 ) -> None:
     """One Job per slice with a pod per host, all of a host's chips, and a node pool per slice."""
     job = example("demo", accelerator=accelerator, topology=topology, slices=slices)
-    made = _jobset(job, options)["spec"]["replicatedJobs"][1]
+    made = jobset_of(job, options)["spec"]["replicatedJobs"][1]
     assert made["replicas"] == slices
     assert made["template"]["spec"]["completions"] == hosts
     assert made["template"]["spec"]["parallelism"] == hosts
@@ -175,16 +149,16 @@ def test_slices(  # noqa: PLR0917 - a table
 
 def test_suspension_is_mirrored(example: MakeJob, options: ManifestOptions) -> None:
     """A suspended job makes a suspended JobSet."""
-    assert _jobset(example("demo", suspend=True), options)["spec"]["suspend"] is True
-    assert _jobset(example("demo"), options)["spec"]["suspend"] is False
+    assert jobset_of(example("demo", suspend=True), options)["spec"]["suspend"] is True
+    assert jobset_of(example("demo"), options)["spec"]["suspend"] is False
 
 
 def test_coordinator_is_told_what_it_needs(example: MakeJob, options: ManifestOptions) -> None:
     """The coordinator's configuration is what the protocol says, budgets used included."""
     job = example("demo", recovery={"budgets": {"userError": 1}})
-    jobset = _jobset(job, options, budgets_used={"process": 4})
-    (container,) = _pods(jobset)["coordinator"]["spec"]["containers"]
-    told = CoordinatorConfig.from_json(_environment(container)[Env.COORDINATOR_CONFIG])
+    jobset = jobset_of(job, options, budgets_used={"process": 4})
+    (container,) = pods_of(jobset)["coordinator"]["spec"]["containers"]
+    told = CoordinatorConfig.from_json(environment_of(container)[Env.COORDINATOR_CONFIG])
     assert (told.namespace, told.job, told.attempt) == ("research", "demo", 3)
     assert (told.slices, told.hosts_per_slice, told.spares) == (2, 2, 0)
     assert told.budgets == {"userError": 1, "process": 20, "infrastructure": -1, "noProgress": 5}
@@ -193,16 +167,16 @@ def test_coordinator_is_told_what_it_needs(example: MakeJob, options: ManifestOp
 
 def _told(job: TPUTrainingJob, options: ManifestOptions) -> CoordinatorConfig:
     """What the coordinator of a job is told."""
-    (container,) = _pods(_jobset(job, options, budgets_used={}))["coordinator"]["spec"][
+    (container,) = pods_of(jobset_of(job, options, budgets_used={}))["coordinator"]["spec"][
         "containers"
     ]
-    return CoordinatorConfig.from_json(_environment(container)[Env.COORDINATOR_CONFIG])
+    return CoordinatorConfig.from_json(environment_of(container)[Env.COORDINATOR_CONFIG])
 
 
 def test_spares_are_slices_too(example: MakeJob, options: ManifestOptions) -> None:
     """The JobSet has a Job for each spare, and the coordinator knows how many train."""
     job = example("demo", slices=2, spares=1)
-    assert _jobset(job, options)["spec"]["replicatedJobs"][1]["replicas"] == 3
+    assert jobset_of(job, options)["spec"]["replicatedJobs"][1]["replicas"] == 3
     told = _told(job, options)
     assert (told.slices, told.spares, told.smaller_worlds) == (2, 1, [])
 
@@ -237,7 +211,7 @@ def test_token_is_derived_and_shared(example: MakeJob, options: ManifestOptions)
     assert again["data"] == secret["data"]
     assert options.operator_key not in json.dumps(secret) + repr(options)
     references = [
-        _environment(pod["spec"]["containers"][0])[Env.TOKEN] for pod in _pods(jobset).values()
+        environment_of(pod["spec"]["containers"][0])[Env.TOKEN] for pod in pods_of(jobset).values()
     ]
     assert (
         references[0] == references[1] == {"secretKeyRef": {"name": "demo-token", "key": "token"}}
@@ -246,8 +220,8 @@ def test_token_is_derived_and_shared(example: MakeJob, options: ManifestOptions)
 
 def test_environment_of_multislice(example: MakeJob, options: ManifestOptions) -> None:
     """Every variable that GKE would inject is there, and refers only to ones before it."""
-    container = _trainer(example("demo"), options)
-    found = _environment(container)
+    container = trainer_of(example("demo"), options)
+    found = environment_of(container)
     hosts = "demo-3-slice-$(TPUJOB_SLICE)-0.demo-3,demo-3-slice-$(TPUJOB_SLICE)-1.demo-3"
     assert found["TPU_WORKER_HOSTNAMES"] == hosts
     assert (found["TPU_TOPOLOGY"], found["TPU_ACCELERATOR_TYPE"]) == ("2x4", "v5litepod-8")
@@ -261,7 +235,7 @@ def test_environment_of_multislice(example: MakeJob, options: ManifestOptions) -
 
 def test_one_slice_has_no_megascale(example: MakeJob, options: ManifestOptions) -> None:
     """A job of one slice does not start libtpu's multislice transport."""
-    found = _environment(_trainer(example("demo", slices=1), options))
+    found = environment_of(trainer_of(example("demo", slices=1), options))
     assert not [name for name in found if name.startswith("MEGASCALE")]
 
 
@@ -278,7 +252,7 @@ def test_checkpoint_settings_reach_the_trainer(
 ) -> None:
     """Directory, interval and number kept are variables of the trainer."""
     checkpoint = {"directory": "gs://b/$(x)", "interval": interval, "keep": 2}
-    found = _environment(_trainer(example("demo", checkpoint=checkpoint), options))
+    found = environment_of(trainer_of(example("demo", checkpoint=checkpoint), options))
     assert found[Env.CHECKPOINT_INTERVAL] == text
     assert found[Env.CHECKPOINT_KEEP] == "2"
     # The kubelet turns $$( back into $(.
@@ -288,13 +262,13 @@ def test_checkpoint_settings_reach_the_trainer(
 def test_bundled_trainer(example: MakeJob, options: ManifestOptions) -> None:
     """The bundled trainer runs under the agent with its configuration in one variable."""
     job = example("demo")
-    container = _trainer(job, options)
+    container = trainer_of(job, options)
     assert container["command"] == [
         "python3", "/tpujob/agent.pyz", "--", "python", "-m", "tpujob_trainer",
     ]  # fmt: skip
     assert container["image"] == "tpujob/trainer:test"
     assert job.spec.trainer is not None
-    found = _environment(container)
+    found = environment_of(container)
     assert json.loads(found[Env.TRAINER_CONFIG]) == job.spec.trainer.config
     assert found["JAX_PLATFORMS"] == "cpu"
     for module in found[Env.PRELOAD].split(","):
@@ -304,98 +278,14 @@ def test_bundled_trainer(example: MakeJob, options: ManifestOptions) -> None:
 def test_own_image_of_the_bundled_trainer(example: MakeJob, options: ManifestOptions) -> None:
     """A job may name another image for the bundled trainer, and a security context."""
     trainer = {"config": {}, "image": "mine", "securityContext": {"runAsUser": 7}}
-    pod = _worker(example("demo", trainer=trainer), options)
+    pod = worker_of(example("demo", trainer=trainer), options)
     assert pod["containers"][0]["image"] == "mine"
     assert pod["securityContext"] == {"runAsUser": 7}
 
 
-def test_own_command_is_wrapped(templated: MakeJob, options: ManifestOptions) -> None:
-    """The agent runs the user's command and arguments as they are."""
-    container = _trainer(templated({"containers": [_CONTAINER]}), options)
-    assert container["command"] == [
-        "python3", "/tpujob/agent.pyz", "--", "python", "t.py", "-v",
-    ]  # fmt: skip
-    assert "args" not in container
-    assert container["image"] == "mine"
-    assert "imagePullPolicy" not in container
-
-
-def test_template_survives(templated: MakeJob, options: ManifestOptions) -> None:
-    """Whatever the user's template says stays: side cars, volumes, tolerations, contexts."""
-    given: Object = {
-        "containers": [
-            {"name": "side", "image": "s", "command": ["x"], "args": ["y"]},
-            {
-                **_CONTAINER,
-                "name": "trainer",
-                "env": [{"name": "TPU_TOPOLOGY", "value": "mine"}, {"name": "A", "value": "1"}],
-                "resources": {"limits": {"memory": "9Gi"}},
-                "volumeMounts": [{"name": "v", "mountPath": "/v"}],
-                "securityContext": {"privileged": True},
-            },
-        ],
-        "initContainers": [{"name": "first", "image": "f"}],
-        "volumes": [{"name": "v", "emptyDir": {}}],
-        "nodeSelector": {"zone": "a"},
-        "tolerations": [{"key": "node.kubernetes.io/unreachable", "operator": "Exists"}],
-        "terminationGracePeriodSeconds": 7,
-        "securityContext": {"fsGroup": 5},
-        "hostNetwork": True,
-    }
-    pod = _worker(templated(given), options)
-    side, trainer = pod["containers"]
-    assert side == given["containers"][0]
-    assert trainer["securityContext"] == {"privileged": True}
-    assert trainer["resources"]["limits"] == {"memory": "9Gi", "google.com/tpu": "4"}
-    found = _environment(trainer)
-    assert (found["TPU_TOPOLOGY"], found["A"]) == ("mine", "1")
-    assert {"name": "v", "mountPath": "/v"} in trainer["volumeMounts"]
-    assert [c["name"] for c in pod["initContainers"]] == ["tpujob-agent", "first"]
-    assert [v["name"] for v in pod["volumes"]] == ["v", "tpujob", "tpujob-snapshots"]
-    assert pod["nodeSelector"]["zone"] == "a"
-    keys = [t["key"] for t in pod["tolerations"]]
-    assert sorted(keys) == sorted(set(keys))
-    assert given["tolerations"][0] in pod["tolerations"]
-    assert pod["dnsPolicy"] == "ClusterFirstWithHostNet"
-    for kept in ("terminationGracePeriodSeconds", "securityContext", "hostNetwork"):
-        assert pod[kept] == given[kept]
-
-
-def test_own_labels_and_annotations_survive(example: MakeJob, options: ManifestOptions) -> None:
-    """Labels and annotations of the template are on the pods, ours win."""
-    stay = "cluster-autoscaler.kubernetes.io/safe-to-evict"
-    annotations = {"c": "d", stay: "true"}
-    metadata = {"labels": {"a": "b", "tpujob.dev/job": "other"}, "annotations": annotations}
-    template = {"metadata": metadata, "spec": {"containers": [_CONTAINER]}}
-    pod = _pods(_jobset(example("own-program", template=template), options))["slice"]
-    assert pod["metadata"]["labels"]["a"] == "b"
-    assert pod["metadata"]["labels"]["tpujob.dev/job"] == "own-program"
-    assert pod["metadata"]["annotations"] == annotations
-
-
-def test_priority_class(example: MakeJob, options: ManifestOptions) -> None:
-    """The job's priority class is that of all its pods."""
-    pods = _pods(_jobset(example("llama3-8b"), options))
-    assert {pod["spec"]["priorityClassName"] for pod in pods.values()} == {"training"}
-
-
-def test_our_containers_fit_the_restricted_standard(
-    example: MakeJob, options: ManifestOptions
-) -> None:
-    """Coordinator and agent run as nobody, without capabilities, on a read-only file system."""
-    pods = _pods(_jobset(example("own-program"), options))
-    coordinator = pods["coordinator"]["spec"]
-    assert coordinator["automountServiceAccountToken"] is False
-    for container in (*coordinator["containers"], pods["slice"]["spec"]["initContainers"][0]):
-        context = container["securityContext"]
-        assert context["runAsNonRoot"] is context["readOnlyRootFilesystem"] is True
-        assert context["capabilities"] == {"drop": ["ALL"]}
-        assert "limits" in container["resources"]
-
-
 def test_building_is_pure(templated: MakeJob, options: ManifestOptions) -> None:
     """Building twice gives equal objects, and leaves the job as it was."""
-    job = templated({"containers": [_CONTAINER], "volumes": [{"name": "v", "emptyDir": {}}]})
+    job = templated({"containers": [CONTAINER], "volumes": [{"name": "v", "emptyDir": {}}]})
     before = job.to_json()
     first = build(job, attempt=1, options=options)
     first[-1]["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["spec"].clear()
