@@ -82,6 +82,8 @@ def _anything(draw: st.DrawFn, at_ms: int) -> Observation:
     data: dict[str, Any] = {
         "generation": draw(st.integers(0, 4)),
         "hosts": 4,
+        "slices": list(range(draw(st.integers(1, 3)))),
+        "wantedSlices": draw(st.integers(1, 3)),
         "slice": draw(st.integers(0, 1)),
         "host": draw(st.integers(0, 1)),
         "pod": draw(st.sampled_from(["p", "q"])),

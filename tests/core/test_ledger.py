@@ -177,3 +177,57 @@ def test_a_job_that_never_saves_stays_small() -> None:
         ledger = ledger.apply(progress(T0 + 40 + 7 * step, step, step))
     assert len(ledger.unsettled) <= MOST_SEGMENTS
     assert sum(s.total_ms for s in ledger.unsettled) == 7 * (10 * MOST_SEGMENTS - 1)
+
+
+def _world(at_ms: int, generation: int, slices: int, restored: int = 0) -> list[Observation]:
+    """A world of some of two slices that starts and trains, 40 ms."""
+    told = start(at_ms, generation, restored)
+    for seen in told:
+        if seen.kind is EventKind.GENERATION_STARTED:
+            seen.data.update(slices=list(range(slices)), wantedSlices=2)
+    return told
+
+
+def test_a_smaller_worlds_steps_are_degraded_above_a_whole_ones() -> None:
+    """100 ms a step with both slices are 100 ms of goodput a step with one, however slow it is."""
+    told: list[Observation] = [
+        *_world(T0, 1, slices=2),
+        progress(T0 + 1_040, 1, 10),
+        event(T0 + 1_040, EventKind.COMMITTED, step=10),
+        loss(T0 + 1_040, T0 + 1_040),
+        event(T0 + 1_040, EventKind.GENERATION_STOPPED, generation=1),
+        *_world(T0 + 2_000, 2, slices=1, restored=10),
+        progress(T0 + 3_640, 11, 20, generation=2, inputWaitMs=100),
+        event(T0 + 3_640, EventKind.COMMITTED, step=20),
+    ]
+    closed = _fold(told).closed
+    assert closed[TimeType.PRODUCTIVE] == 1_000 + 1_000
+    assert closed[TimeType.DEGRADED] == 1_600 - 100 - 1_000
+    assert closed[TimeType.INPUT_WAIT] == 100
+
+
+def test_a_job_that_was_never_whole_is_as_fast_as_its_slices() -> None:
+    """Without a measurement, one of two slices is taken to give half the speed."""
+    told: list[Observation] = [
+        *_world(T0, 1, slices=1),
+        progress(T0 + 1_040, 1, 10),
+        event(T0 + 1_040, EventKind.COMMITTED, step=10),
+    ]
+    closed = _fold(told).closed
+    assert (closed[TimeType.PRODUCTIVE], closed[TimeType.DEGRADED]) == (500, 500)
+
+
+def test_growing_is_a_save_and_a_start_and_no_fault() -> None:
+    """After the last step the save is waited for, then comes the teardown; nothing is lost."""
+    told: list[Observation] = [
+        *_world(T0, 1, slices=1),
+        progress(T0 + 1_040, 1, 10),
+        event(T0 + 1_340, EventKind.COMMITTED, step=10),
+        event(T0 + 1_400, EventKind.GENERATION_LEFT, generation=1, leftAtMs=T0 + 1_390, step=10),
+        event(T0 + 1_450, EventKind.GENERATION_STOPPED, generation=1),
+        *_world(T0 + 1_450, 2, slices=2, restored=10),
+    ]
+    closed = _fold(told).closed
+    assert closed[TimeType.CHECKPOINT_STALL] == 350
+    assert closed[TimeType.TEARDOWN] == 60
+    assert TimeType.ROLLBACK not in closed

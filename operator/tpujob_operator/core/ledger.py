@@ -31,6 +31,10 @@ _TYPE_OF_PHASE: dict[Phase, TimeType] = {
 }
 
 
+#: Weight of the newest stretch of steps in the mean step time of whole worlds.
+_SMOOTHING = 0.1
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class TimeView:
     """The ledger seen at one moment: types and unsettled time add up to wall time, exactly."""
@@ -56,6 +60,9 @@ class Ledger:
     closed: Mapping[TimeType, int] = dataclasses.field(default_factory=dict)
     unsettled: tuple[Segment, ...] = ()
     generation: int = 0  # the running one; 0: none
+    slices: int = 0  # of the newest world; 0: not known
+    wanted_slices: int = 0
+    full_step_ms: float = 0.0  # mean of a step in worlds of the wanted size; 0: not known
     restored_generation: int = 0
     phase: Phase = Phase.STARTING
     last_step: int = 0
@@ -140,11 +147,38 @@ class Ledger:
         """A copy with changes."""
         return dataclasses.replace(self, **changes)
 
+    @property
+    def is_small(self) -> bool:
+        """Whether the newest world has fewer slices than wanted."""
+        return 0 < self.slices < self.wanted_slices
+
+    def judge(self, segment: Segment) -> Segment:
+        """In a small world only what the steps take in a whole one is productive.
+
+        While that has not been measured, a world is taken to be as fast as it has slices.
+        """
+        if not self.is_small:
+            return segment
+        steps = segment.last_step - segment.first_step + 1
+        measured_ms = steps * self.full_step_ms
+        ideal_ms = segment.productive_ms * self.slices / self.wanted_slices
+        return segment.with_productive(measured_ms or ideal_ms)
+
+    def measure(self, segment: Segment) -> Ledger:
+        """Learn from steps how long one takes in a world of the wanted size."""
+        is_rest = segment.first_step <= self.last_step  # of a step that was not finished
+        if self.is_small or is_rest or not segment.productive_ms:
+            return self
+        steps = segment.last_step - segment.first_step + 1
+        newest_ms, mean_ms = segment.productive_ms / steps, self.full_step_ms
+        mean_ms = mean_ms + _SMOOTHING * (newest_ms - mean_ms) if mean_ms else newest_ms
+        return self.but(full_step_ms=mean_ms)
+
     def close_steps(self, to_ms: int, segment: Segment) -> Ledger:
         """End the open step interval at ``to_ms`` with the waits that ``segment`` tells of."""
         span = max(0, to_ms - self.cursor_ms)
-        bounded = segment.stretched_to(span)
-        return self.but(
+        bounded = self.judge(segment.stretched_to(span))
+        return self.measure(bounded).but(
             unsettled=compact((*self.unsettled, bounded)) if span else self.unsettled,
             cursor_ms=self.cursor_ms + span,
             last_step=max(self.last_step, segment.last_step),
@@ -202,8 +236,11 @@ def _generation_started(ledger: Ledger, seen: Observation) -> Ledger:
         return ledger.advance(seen.at_ms)
     # A world that ended unseen: nobody can say when, so no type is claimed for its last interval.
     ledger = ledger.leave_steps(seen.at_ms, TimeType.UNATTRIBUTED)
+    slices = seen.data.get("slices")
     return ledger.but(
         generation=generation,
+        slices=len(slices) if isinstance(slices, list) else 0,
+        wanted_slices=int(seen.data.get("wantedSlices", 0)),
         phase=Phase.STARTING,
         stopping=False,
         suspended=False,

@@ -20,17 +20,21 @@ class Segment:
     productive_ms: int = 0
     input_wait_ms: int = 0
     checkpoint_stall_ms: int = 0
+    degraded_ms: int = 0  # above what the steps take in a world of the wanted size
 
     @property
     def total_ms(self) -> int:
         """All of the segment's time."""
-        return self.productive_ms + self.input_wait_ms + self.checkpoint_stall_ms
+        waits_ms = self.input_wait_ms + self.checkpoint_stall_ms
+        return self.productive_ms + self.degraded_ms + waits_ms
 
     def by_type(self) -> Iterator[tuple[TimeType, int]]:
         """The segment's time as it is booked once a checkpoint covers it."""
         yield TimeType.PRODUCTIVE, self.productive_ms
         yield TimeType.INPUT_WAIT, self.input_wait_ms
         yield TimeType.CHECKPOINT_STALL, self.checkpoint_stall_ms
+        if self.degraded_ms:
+            yield TimeType.DEGRADED, self.degraded_ms
 
     def stretched_to(self, span_ms: int) -> Segment:
         """The segment lasting exactly ``span_ms``: reported waits are bounded by it."""
@@ -43,21 +47,24 @@ class Segment:
             checkpoint_stall_ms=stall,
         )
 
+    def with_productive(self, limit_ms: float) -> Segment:
+        """At most so much of the productive time stays so; the rest of it is degraded."""
+        productive_ms = min(self.productive_ms, max(0, round(limit_ms)))
+        degraded_ms = self.degraded_ms + self.productive_ms - productive_ms
+        return dataclasses.replace(self, productive_ms=productive_ms, degraded_ms=degraded_ms)
+
     def cut(self, step: int) -> tuple[Segment, Segment]:
         """The parts up to ``step`` and after it, time shared out by the number of steps."""
         steps = self.last_step - self.first_step + 1
         head = step - self.first_step + 1
-        parts = (
-            self.productive_ms * head // steps,
-            self.input_wait_ms * head // steps,
-            self.checkpoint_stall_ms * head // steps,
-        )
-        rest = (
-            self.productive_ms - parts[0],
-            self.input_wait_ms - parts[1],
-            self.checkpoint_stall_ms - parts[2],
-        )
+        parts = tuple(ms * head // steps for ms in self._parts)
+        rest = tuple(ms - part for ms, part in zip(self._parts, parts, strict=True))
         return Segment(self.first_step, step, *parts), Segment(step + 1, self.last_step, *rest)
+
+    @property
+    def _parts(self) -> tuple[int, ...]:
+        waits = (self.input_wait_ms, self.checkpoint_stall_ms)
+        return (self.productive_ms, *waits, self.degraded_ms)
 
 
 def split(segments: Iterable[Segment], step: int) -> tuple[list[Segment], tuple[Segment, ...]]:
@@ -91,4 +98,5 @@ def _merged(pair: Sequence[Segment]) -> Segment:
         productive_ms=sum(s.productive_ms for s in pair),
         input_wait_ms=sum(s.input_wait_ms for s in pair),
         checkpoint_stall_ms=sum(s.checkpoint_stall_ms for s in pair),
+        degraded_ms=sum(s.degraded_ms for s in pair),
     )

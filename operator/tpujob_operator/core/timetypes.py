@@ -47,7 +47,7 @@ DESCRIPTIONS: dict[TimeType, str] = {
     TimeType.CHECKPOINT_STALL: "the training loop is held up by a save",
     TimeType.INPUT_WAIT: "the training loop waits for data",
     TimeType.DECLARED: "evaluation and other time the program declares",
-    TimeType.DEGRADED: "settled step time above the reference speed",
+    TimeType.DEGRADED: "settled step time above what the wanted number of slices takes",
     TimeType.PRODUCTIVE: "settled step time: covered by a committed checkpoint",
     TimeType.UNATTRIBUTED: "no rule applies",
 }
