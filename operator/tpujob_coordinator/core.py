@@ -49,6 +49,7 @@ class Core(Generations):
             self._supersede(known, hello, now_ms)
         member = Member(hello, connection, now_ms)
         self.roster.join(member)
+        self._unseen.heard(member.place)
         self._append(now_ms, EventKind.MEMBER_JOINED, member.identity | {"ip": hello.ip})
         return self._outbox.take()
 
@@ -106,8 +107,11 @@ class Core(Generations):
         self._lose(known, reason, onset_ms, now_ms)
 
     def _lose(self, member: Member, reason: str, onset_ms: int, now_ms: int) -> None:
-        """A member is gone for good, and its trainer with it."""
+        """A member is gone for good; its trainer is gone with it, or will be fenced off."""
         self._outbox.close(self.roster.remove(member))
+        is_in = self.world is not None and member.place in self.world
+        if member.may_train(self.newest_generation if is_in else 0):
+            self._unseen.lost(member.place, onset_ms)
         if self._is_at_stake(member):
             cause = Cause.PREEMPTION if member.is_leaving else Cause.NODE
             end = end_of_member(member, cause, reason, min(onset_ms, now_ms))

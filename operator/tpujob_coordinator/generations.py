@@ -1,8 +1,9 @@
 """The worlds of a job, one after the other: formed or adopted, grown, ended, concluded.
 
 A world ("generation") is formed when enough whole slices are idle; any loss ends it;
-the next one is formed when every process of the old one is gone. At no time are two
-generations running.
+the next one is formed when every process of the old one is gone. At no time can two
+generations make steps: processes that nobody hears belong to a world that is broken, or
+are waited for (see ``fence``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tpujob_coordinator.adoption import Finding, Found
 from tpujob_coordinator.budgets import Budgets, Verdict
 from tpujob_coordinator.ending import Ending
 from tpujob_coordinator.farewell import Farewell
+from tpujob_coordinator.fence import Unseen
 from tpujob_coordinator.hangs import Inquiry
 from tpujob_coordinator.membership import Member, Place, World
 from tpujob_coordinator.messages import gave_up
@@ -48,6 +50,7 @@ class Generations:
         self.last_size = 0  # slices of the last world; 0: there was none
         self._missing_since_ms = now_ms  # no world since then
         self._grow_at_ms = 0  # not earlier
+        self._unseen = Unseen(config, now_ms)
         self._adopt_until_ms = now_ms + adoption.PATIENCE_MS
         self._outbox = Outbox()
         self._append(now_ms, EventKind.COORDINATOR_STARTED)
@@ -64,7 +67,7 @@ class Generations:
         missing_ms = now_ms - self._missing_since_ms
         least = elasticity.least_slices(self.config, self.last_size, missing_ms)
         world = membership.form_world(self.config, self.members, number, self.world, least)
-        if not world:
+        if not world or self._unseen.may_train(self.world, now_ms):
             return
         self._append(now_ms, EventKind.MEMBERS_COMPLETE, {"hosts": len(world.places)})
         self._begin(world, now_ms, adopted=False)

@@ -59,6 +59,13 @@ class Member:
             and self.report.state is not ProcessState.RUNNING
         )
 
+    def may_train(self, ordered: int) -> bool:
+        """Whether a process of it may run on unheard; ``ordered``: the generation it was told."""
+        report = self.report
+        is_done = report is not None and report.state is not ProcessState.RUNNING
+        is_newest = report is not None and report.generation >= ordered
+        return not (self.is_leaving or (is_done and is_newest))
+
     def to_our_clock(self, at_ms: int, now_ms: int) -> int:
         """A time of the member's clock on ours, never in the future."""
         return min(now_ms, at_ms + (self.clock_offset_ms or 0))
@@ -71,6 +78,7 @@ class World:
     generation: int
     places: tuple[Place, ...]
     leader: str  # ip:port of JAX's coordination service
+    fence_s: int = 0  # see ``Run.fence_s``
 
     @functools.cached_property
     def slices(self) -> tuple[int, ...]:
@@ -103,6 +111,7 @@ class World:
             slice_id=self.slices.index(place.slice),
             num_slices=len(self.slices),
             leader=self.leader,
+            fence_s=self.fence_s,
         )
 
 
@@ -134,6 +143,12 @@ def whole_slices(config: CoordinatorConfig, places: Iterable[Place]) -> list[int
     for place in places:
         counts[place.slice] = counts.get(place.slice, 0) + 1
     return sorted(index for index, count in counts.items() if count == config.hosts_per_slice)
+
+
+def fence_s(config: CoordinatorConfig, slices: int) -> int:
+    """Seconds that a world of so many slices may train alone; 0: no other can be formed then."""
+    others = config.slices + config.spares - slices
+    return config.fence_s if others >= world_sizes(config)[0] else 0
 
 
 def choose_slices(
@@ -174,4 +189,5 @@ def world_of(
     port = config.jax_port_base + generation % JAX_PORT_SPAN
     ip = members[ordered[0]].hello.ip
     leader = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
-    return World(generation, ordered, leader)
+    slices = len({place.slice for place in ordered})
+    return World(generation, ordered, leader, fence_s(config, slices))

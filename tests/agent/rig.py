@@ -81,6 +81,7 @@ class Rig:
         hosts: int = 2,
         spares: int = 0,
         budgets: dict[str, int] | None = None,
+        **more: Any,
     ) -> None:
         self.folder = folder
         agent_port, http_port = free_ports(2)
@@ -95,6 +96,7 @@ class Rig:
             agent_port=agent_port,
             http_port=http_port,
             jax_port_base=jax_port_base(),
+            **more,
         )
         self.archive = folder / "agent.pyz"
         build(self.archive)

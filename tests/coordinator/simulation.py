@@ -44,6 +44,8 @@ class SimAgent:
     is_dying: bool = False  # killed, not reaped yet
     next_run: protocol.Run | None = None
     is_leaving: bool = False
+    fence_ms: int = 0  # of the newest generation
+    alone_since_ms: int = 0
     finished: bool = False
     orders: list[Message] = dataclasses.field(default_factory=list)  # all that came
     inbox: collections.deque[Message] = dataclasses.field(default_factory=collections.deque)
@@ -84,9 +86,15 @@ class SimAgent:
     def _start_if_free(self, now_ms: int) -> None:
         if self.next_run and not self.live_generation:
             self.newest = self.next_run.generation
-            size = self.next_run.num_processes
+            size, self.fence_ms = self.next_run.num_processes, self.next_run.fence_s * 1000
             self.report = Report(now_ms, ProcessState.RUNNING, self.newest, size)
             self.next_run = None
+
+    def stop_if_fenced(self, now_ms: int) -> None:
+        """Alone for too long, it stops its trainer."""
+        is_alone = self.connection is None and bool(self.live_generation)
+        if is_alone and 0 < self.fence_ms <= now_ms - self.alone_since_ms:
+            self.is_dying = True
 
     def reap(self, now_ms: int) -> None:
         """A killed process is gone."""
@@ -177,7 +185,7 @@ class Simulation:
         """The stream breaks; what is under way is lost."""
         if agent.connection is not None:
             self.core.broken(agent.connection, self.now_ms)
-            agent.connection = None
+            agent.connection, agent.alone_since_ms = None, self.now_ms
         agent.inbox.clear()
         agent.outbox.clear()
 
@@ -186,7 +194,8 @@ class Simulation:
         self.past += self.events()
         self.core = self._new_core()
         for agent in self.agents.values():
-            agent.connection = None
+            if agent.connection is not None:
+                agent.connection, agent.alone_since_ms = None, self.now_ms
             agent.inbox.clear()
             agent.outbox.clear()
 
@@ -220,6 +229,7 @@ class Simulation:
         """Time passes; agents report, but nothing arrives yet."""
         self.now_ms += ms
         for agent in self.agents.values():
+            agent.stop_if_fenced(self.now_ms)
             agent.tell(self.now_ms)
         self.route(self.core.tick(self.now_ms))
 

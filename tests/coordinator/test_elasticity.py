@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -9,13 +10,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.coordinator.simulation import SimAgent, Simulation, check_story, elastic
-from tpujob_agent.protocol import Budget, Cause, EventKind, ExitCode, Leaving, Phase, Save
+from tpujob_agent.protocol import (
+    FENCE_S,
+    Budget,
+    Cause,
+    EventKind,
+    ExitCode,
+    Leaving,
+    Phase,
+    ProcessState,
+    Save,
+)
 from tpujob_coordinator.elasticity import PAUSE_MS, least_slices
 from tpujob_coordinator.membership import Place, largest_size, world_sizes
 from tpujob_coordinator.stages import Stage
 
 LOST_MS = 3_000  # a broken stream is a lost member by then
 TIMEOUT_MS = 60_000
+FENCED_MS = FENCE_S * 1000 + 20_000
 
 
 def train(simulation: Simulation, *, obeys: bool = True, step: int = 11) -> None:
@@ -183,14 +195,54 @@ def test_a_crash_in_a_smaller_world_is_not_waited_after() -> None:
 
 
 def test_a_job_whose_slices_do_not_all_come_begins_smaller() -> None:
-    """The first world too is waited for no longer than the timeout."""
+    """The first world too is waited for, until no earlier coordinator's can be running still."""
     simulation = Simulation(elastic(2, 1))
     simulation.connect(simulation.boot(Place(1, 0)))
     simulation.settle()
-    simulation.wait(TIMEOUT_MS - LOST_MS)
+    simulation.wait(TIMEOUT_MS + LOST_MS)
     assert slices_of(simulation) == ()
+    simulation.wait(FENCED_MS - TIMEOUT_MS)
+    assert slices_of(simulation) == (1,)
+
+
+def test_a_world_that_nobody_hears_may_be_training() -> None:
+    """No other world is formed beside it until its agents must have stopped it."""
+    simulation = shrunk()
+    bring_back(simulation, 0)
+    alone = simulation.agents[Place(1, 0)]
+    simulation.disconnect(alone)  # its network is cut, and it trains on
+    simulation.wait(FENCED_MS - 30_000)
+    assert alone.live_generation
+    assert slices_of(simulation) == ()
+    simulation.wait(30_000)
+    assert not alone.live_generation
+    assert slices_of(simulation) == (0,)
+
+
+def test_a_world_that_no_other_can_replace_needs_no_fence() -> None:
+    """Whoever is part of the only possible world trains on without a coordinator."""
+    for config, fence_s in ((elastic(2, 1), 0), (elastic(2), 0), (elastic(1, spares=1), FENCE_S)):
+        simulation = Simulation(config)
+        simulation.start()
+        world = simulation.core.world
+        assert world is not None
+        assert world.run_of(world.places[0]).fence_s == fence_s
+
+
+def test_a_lost_pod_of_a_single_slice_is_replaced_by_the_spare_at_once() -> None:
+    """A host that has said goodbye, or any other host of its world, proves that nothing runs."""
+    simulation = started(1, spares=1, hosts=2)
+    simulation.disconnect(simulation.agents.pop(Place(0, 0)))
     simulation.wait(LOST_MS)
     assert slices_of(simulation) == (1,)
+    bring_back(simulation, 0)
+    for place in (Place(1, 0), Place(1, 1)):
+        simulation.agents[place].leave(simulation.now_ms)
+    simulation.settle()
+    for place in (Place(1, 0), Place(1, 1)):
+        simulation.disconnect(simulation.agents.pop(place))
+    simulation.wait(LOST_MS)
+    assert slices_of(simulation) == (0,)
 
 
 def test_a_smaller_world_grows_at_a_checkpoint() -> None:
@@ -331,12 +383,6 @@ def _each(act: Callable[[Simulation, SimAgent], None]) -> Action:
     return action
 
 
-def _restart_coordinator(simulation: Simulation, _: int) -> None:
-    simulation.restart_coordinator()
-    for agent in simulation.agents.values():
-        simulation.connect(agent)
-
-
 def _vanish(simulation: Simulation, agent: SimAgent) -> None:
     simulation.disconnect(simulation.agents.pop(agent.place))
 
@@ -351,7 +397,9 @@ ACTIONS: dict[str, Action] = {
     "seconds": lambda s, i: s.wait(1000 * (i + 1)),
     "a timeout": lambda s, _: s.wait(TIMEOUT_MS),
     "messages": lambda s, _: s.settle(),
-    "coordinator restarts": _restart_coordinator,
+    "coordinator restarts": lambda s, _: s.restart_coordinator(),
+    "disconnects": _each(lambda s, agent: s.disconnect(agent)),
+    "reconnects": _each(lambda s, agent: s.connect(agent)),
 }
 STORIES = st.lists(
     st.tuples(st.sampled_from(sorted(ACTIONS)), st.integers(min_value=0, max_value=3)), max_size=40
@@ -363,14 +411,13 @@ STORIES = st.lists(
 def test_worlds_shrink_and_grow_back(
     shape: tuple[int, int, tuple[int, ...]], story: list[tuple[str, int]]
 ) -> None:
-    """Never two worlds, never one of a size not allowed, and the wanted one in the end."""
+    """Never two worlds that make steps or one of a size not allowed; in the end the wanted one."""
     slices, spares, smaller = shape
     simulation = Simulation(elastic(slices, *smaller, spares=spares))
     simulation.start()
     for name, index in story:
         ACTIONS[name](simulation, index % (slices + spares))
-        live = {agent.live_generation for agent in simulation.agents.values()} - {0}
-        assert len(live) <= 1, f"two worlds at once: {live}"
+        assert len(whole_worlds(simulation)) <= 1
     _check_sizes(simulation, {*smaller, slices})
     simulation.calm(5)
     for _ in range(8):
@@ -380,6 +427,15 @@ def test_worlds_shrink_and_grow_back(
     _check_sizes(simulation, {*smaller, slices})
     check_story(simulation.events())
     assert len(slices_of(simulation)) == slices
+
+
+def whole_worlds(simulation: Simulation) -> list[int]:
+    """Generations that can make steps: all their processes are alive."""
+    reports = [agent.report for agent in simulation.agents.values()]
+    live = [r for r in reports if r and r.state is ProcessState.RUNNING]
+    sizes = {report.generation: report.num_processes for report in live}
+    counts = Counter(report.generation for report in live)
+    return [generation for generation, count in counts.items() if count == sizes[generation]]
 
 
 def _check_sizes(simulation: Simulation, allowed: set[int]) -> None:

@@ -14,7 +14,7 @@ import uuid
 from tpujob_agent import processes, protocol, runs
 from tpujob_agent.child import Start
 from tpujob_agent.command import Kind, Program
-from tpujob_agent.launcher import Answer, Launcher
+from tpujob_agent.launcher import Launcher
 from tpujob_agent.output import Output
 from tpujob_agent.protocol import ProcessState, Report
 from tpujob_agent.settings import Settings
@@ -128,7 +128,8 @@ class Agent:
     def _on_launcher(self) -> None:
         for answer in self._launcher.answers():
             if answer.event == "ready":
-                _log_ready(answer)
+                for line in answer.lines():
+                    log(line)
             elif answer.event == "started":
                 self._on_started(answer.details["pid"])
             elif answer.event == "exited":
@@ -225,6 +226,12 @@ class Agent:
             log(f"killing the trainer: {trainer.stalls.reason}\n{trainer.stalls.answer}")
             trainer.is_stopping = trainer.is_condemned = True
             self._launcher.kill()
+
+    def _stop_if_fenced(self) -> None:
+        trainer, alone_s = self._trainer, self._stream.alone_s
+        if trainer and not trainer.is_stopping and trainer.is_fenced(alone_s):
+            log(f"no coordinator for {alone_s:.0f} s: stopping, as others may train by now")
+            self._stop()
 
     def _on_exit(self, result: Exit) -> None:
         trainer = self._trainer
@@ -336,6 +343,7 @@ class Agent:
         self._end_if_stalled()
         if self._is_leaving and self._has_to_stop():
             self._stop()
+        self._stop_if_fenced()
         is_due = time.monotonic() >= self._report_at
         if self._trainer and self._trainer.has_many_losses:
             is_due = True
@@ -388,12 +396,3 @@ class Agent:
             time.sleep(0.01)
         self._stream.close("leaving")
         return self._exit_code or 0
-
-
-def _log_ready(answer: Answer) -> None:
-    details = answer.details
-    for module, reason in details["failed"].items():
-        log(f"cannot preload {module} ({reason}); going on without it")
-    if details["threads"] > 1:
-        log(f"the fork server has {details['threads']} threads after preloading: forks may hang")
-    log(f"ready to fork trainers after {details['seconds']:.2f} s of imports")

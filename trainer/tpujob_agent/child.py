@@ -31,7 +31,7 @@ class Start:
 
     generation: int
     program: Program
-    env: dict[str, str]
+    env: dict[str, str | None]  # None: unset
     wait_for: str = ""  # ip:port of the leader; empty: do not wait
 
     def to_json(self) -> dict[str, Any]:
@@ -63,9 +63,14 @@ def set_up(start: Start, output: int, parent: int) -> None:
         os.dup2(source, target)
     os.close(nothing)
     os.close(output)
-    os.environ.update(start.env)
-    if Env.STACKS in start.env and start.program.kind is not Kind.EXEC:  # exec drops handlers
-        stacks.listen(start.env[Env.STACKS])
+    for name, value in start.env.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    record = start.env.get(Env.STACKS)
+    if record and start.program.kind is not Kind.EXEC:  # exec drops handlers
+        stacks.listen(record)
     for stream in (sys.stdout, sys.stderr):
         # The last lines before a SIGKILL are the ones that matter.
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr] # a TextIOWrapper

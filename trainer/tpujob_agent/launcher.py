@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,15 @@ class Answer:
 
     event: str
     details: dict[str, Any]
+
+    def lines(self) -> Iterator[str]:
+        """What a log should say of ``ready``."""
+        for module, reason in self.details["failed"].items():
+            yield f"cannot preload {module} ({reason}); going on without it"
+        if self.details["threads"] > 1:
+            threads = self.details["threads"]
+            yield f"the fork server has {threads} threads after preloading: forks may hang"
+        yield f"ready to fork trainers after {self.details['seconds']:.2f} s of imports"
 
 
 class Launcher:

@@ -48,6 +48,9 @@ TOKEN_HEADER = "Tpujob-Token"  # noqa: S105 - a header's name, not a secret
 
 #: A member that has been silent this long is lost (its stream may still be open: power cut).
 MEMBER_TIMEOUT_S = 5.0
+#: Where a second world could be formed beside one that nobody hears, agents that have no
+#: connection to a coordinator for this long stop their trainers; else training goes on.
+FENCE_S = 180
 #: An agent reports at once on change, and at least this often.
 REPORT_INTERVAL_S = 1.0
 
@@ -199,6 +202,7 @@ class CoordinatorConfig:
     http_port: int = HTTP_PORT
     smaller_worlds: list[int] = dataclasses.field(default_factory=list)  # slices they may have
     replacement_timeout_ms: int = 0  # after a loss, before a smaller world is formed
+    fence_s: int = FENCE_S
     jax_port_base: int = JAX_PORT_BASE  # several jobs on one host need ranges of their own
 
     def to_json(self) -> str:
@@ -316,6 +320,7 @@ class Run(Message):
     num_slices: int
     leader: str  # ip:port for JAX's coordination service
     step_ceiling: int | None = None
+    fence_s: int = 0  # alone for longer, the agent stops the trainer; 0: it trains on
 
 
 @_message

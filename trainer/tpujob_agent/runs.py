@@ -15,15 +15,20 @@ def stacks_path(record: Path) -> Path:
     return record.with_name(f"{record.name}-stacks")
 
 
-def environment(run: Run, record: Path) -> dict[str, str]:
-    """Variables of the trainer of a generation."""
+def environment(run: Run, record: Path) -> dict[str, str | None]:
+    """Variables of the trainer of a generation; None: to be unset."""
     ceiling = "" if run.step_ceiling is None else str(run.step_ceiling)
-    megascale = {  # libtpu's own names, where the operator has set them for several slices
+    # libtpu's own names, where the operator has set them for several slices. A world of one
+    # slice has none of them, like a job of one slice: nothing is to go over the DCN.
+    megascale = {
         "MEGASCALE_SLICE_ID": str(run.slice_id),
         "MEGASCALE_NUM_SLICES": str(run.num_slices),
         "MEGASCALE_COORDINATOR_ADDRESS": run.leader.rpartition(":")[0],
+        "MEGASCALE_PORT": os.environ.get("MEGASCALE_PORT"),
     }
-    return {name: value for name, value in megascale.items() if name in os.environ} | {
+    is_multislice = run.num_slices > 1
+    known = {name: value for name, value in megascale.items() if name in os.environ}
+    return {name: value if is_multislice else None for name, value in known.items()} | {
         Env.RECORD: str(record),
         Env.STACKS: str(stacks_path(record)),
         Env.GENERATION: str(run.generation),

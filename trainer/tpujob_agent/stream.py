@@ -37,6 +37,12 @@ class Stream:
         self._output = bytearray()
         self.socket: socket.socket | None = None
         self.last_error = ""
+        self._alone_since = time.monotonic()
+
+    @property
+    def alone_s(self) -> float:
+        """Seconds without a connection; 0: there is one."""
+        return 0.0 if self.socket else time.monotonic() - self._alone_since
 
     @property
     def wants_write(self) -> bool:
@@ -131,6 +137,7 @@ class Stream:
         if self.socket is not None:
             self.socket.close()
             self.socket = None
+            self._alone_since = time.monotonic()
             self.last_error = reason
             self._output.clear()
             self.wait(self._backoff_s)

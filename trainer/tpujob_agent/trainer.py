@@ -59,6 +59,7 @@ class Trainer:
 
     def __init__(self, run: Run, record: Path, output: Output, stalls: Stalls) -> None:
         self.generation, self.num_processes = run.generation, run.num_processes
+        self._fence_s = run.fence_s
         self.output = output
         self.stalls = stalls
         self.pid = 0  # 0: the fork server has not forked yet
@@ -117,6 +118,10 @@ class Trainer:
     def resend(self) -> None:
         """Tell a new coordinator all losses that are still there."""
         self._losses_sent = 0
+
+    def is_fenced(self, alone_s: float) -> bool:
+        """Whether another world may run by now, after so long without a coordinator."""
+        return self.is_alive and 0 < self._fence_s <= alone_s
 
     def ask_for_save(self, save: Save) -> None:
         """Pass the coordinator's wish on to the trainer."""
