@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tpujob_agent.protocol import CoordinatorConfig
+from tpujob_agent.protocol import FENCE_S, CoordinatorConfig
 from tpujob_coordinator import membership
 from tpujob_coordinator.membership import Place, World
 
 #: An agent notices a cut connection this late, and its trainer takes a moment to die.
 _MARGIN_MS = 15_000
+#: The longest that a world is not formed because another one may be training.
+HELD_S = FENCE_S + _MARGIN_MS / 1000
 
 
 class Unseen:

@@ -70,6 +70,29 @@ def test_resume_equals_uninterrupted_bit_for_bit(
     assert {s: loss for s, loss in before.items() if expected[s] != loss} == {}
 
 
+def test_slices_may_go_and_come_back(
+    launcher: Launcher, uninterrupted: tuple[dict[int, float], Path]
+) -> None:
+    """With 1 slice and then 2, each step reads the rows it always would: the batch is the same."""
+    expected, checkpoints = uninterrupted
+    shutil.copytree(checkpoints, launcher.checkpoints)
+    for step in (30, 40):
+        shutil.rmtree(launcher.checkpoints / str(step))
+    config = _config() | {"mesh": {"slice": 0, "fsdp": -1, "tensor": 2}}
+    smaller = launcher.start(config, devices=2, env={Env.NUM_SLICES: "1"})[0]
+    wait_until((launcher.checkpoints / "30").exists, "a checkpoint of the smaller world")
+    kill(smaller)
+    assert "slice 1, fsdp 1" in smaller.output()
+    assert "restored step 20" in smaller.output()
+    whole = launcher.run(config, processes=2, devices=2, env={Env.NUM_SLICES: "2"})
+    assert whole.wait() == ExitCode.DONE, whole.output()
+    assert "slice 2, fsdp 1" in whole.output()
+    losses = smaller.losses() | whole.losses()
+    assert sorted(losses) == list(range(21, STEPS + 1))
+    # Sums over other devices are rounded otherwise; other rows would differ by far more.
+    assert losses == pytest.approx({step: expected[step] for step in losses}, rel=5e-3)
+
+
 def test_survivor_of_a_lost_peer_says_so(launcher: Launcher) -> None:
     """A process whose peer dies exits promptly, with the code for a lost peer or by SIGABRT."""
     world = launcher.start(small_config(steps=10_000), processes=2, devices=2)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from tpujob_agent import protocol
 from tpujob_agent.protocol import CoordinatorConfig, ExitCode, Phase, ProcessState, Report
-from tpujob_coordinator import elasticity
+from tpujob_coordinator import elasticity, fence
 from tpujob_coordinator.core import Core
 from tpujob_coordinator.membership import Place
 from tpujob_coordinator.roster import BROKEN_STREAM_MS
@@ -394,7 +394,8 @@ class Job:
         if self.core.stage is Stage.FORMING:
             if self.core.backoff_until_ms > self.now_ms:
                 self._at(self.core.backoff_until_ms, self._tick)
-            self._after(self.features.replacement_timeout_s, self._tick)
+            for wait_s in (self.features.replacement_timeout_s, fence.HELD_S):
+                self._after(wait_s, self._tick)
 
     def _plan_interval(self) -> None:
         if costs := self.measures.costs(self.scenario.chips):
