@@ -17,7 +17,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
-import numpy as np
 
 from tpujob_trainer.checkpoint import Checkpoints
 from tpujob_trainer.config import TrainerConfig
@@ -25,7 +24,7 @@ from tpujob_trainer.distributed import World
 from tpujob_trainer.memory import MemoryTier
 from tpujob_trainer.programs import Programs
 from tpujob_trainer.schedule import Due
-from tpujob_trainer.step import Metrics, State
+from tpujob_trainer.step import State
 from tpujob_trainer.telemetry import say
 
 
@@ -39,23 +38,16 @@ class Restored:
 
 @dataclasses.dataclass(slots=True)
 class _Taken:
-    """A state that nobody changes any more, with its digests and the metrics of its step."""
+    """A state that nobody changes any more, with its digests."""
 
     step: int
     state: State
     shares: Future[jax.Array]
-    metrics: Metrics
 
     def hand_over(self) -> State:
         """The state, which is no longer held here: its memory is needed for the next one."""
         state, self.state = self.state, {}
         return state
-
-    def fault(self) -> str:
-        """Why it must not be kept; waits for the step."""
-        values = {name: float(np.asarray(value)) for name, value in self.metrics.items()}
-        bad = [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]
-        return ", ".join(bad)
 
 
 class Saver:
@@ -102,15 +94,14 @@ class Saver:
             raise self._checkpoints.all_bad(listing)
         return Restored(0, None)
 
-    def save(self, step: int, state: State, metrics: Metrics, due: Due) -> float:
+    def save(self, step: int, state: State, due: Due) -> float:
         """Take a snapshot and start writing it; returns the seconds the caller was held up.
 
         The state may be donated to the next step as soon as this returns.
 
         Args:
             step: the step just dispatched.
-            state: what it returns.
-            metrics: of the same step; nothing is kept if one of them is not finite.
+            state: what it returns; finite always, for ``train_step`` drops an update that is not.
             due: which tiers to write.
 
         Raises:
@@ -118,7 +109,7 @@ class Saver:
         """
         if jax.default_backend() == "cpu":
             # A dispatch waits there for the running step: training time, and no cost of a save.
-            jax.block_until_ready(metrics)
+            jax.block_until_ready(state["step"])
         started = time.perf_counter()
         local = due.local and self._memory.is_on and not self._local.is_busy
         if due.durable:
@@ -127,10 +118,10 @@ class Saver:
             return 0.0
         copied, shares = self._snapshot(state)
         if due.durable:
-            durable = _Taken(step, copied, shares, metrics)
+            durable = _Taken(step, copied, shares)
             self._durable.start(lambda: self._write_durable(durable))
         if local:
-            taken = _Taken(step, copied, shares, metrics)
+            taken = _Taken(step, copied, shares)
             self._local.start(lambda: self._write_local(taken, started))
         return time.perf_counter() - started
 
@@ -154,14 +145,10 @@ class Saver:
         return jax.device_put(state, pinned), shares
 
     def _write_durable(self, taken: _Taken) -> None:
-        if fault := taken.fault():
-            say(self._world, f"step {taken.step} is not saved: {fault}")
-            return
         self._checkpoints.write(taken.step, taken.hand_over, taken.shares.result())
 
     def _write_local(self, taken: _Taken, started: float) -> None:
-        if not taken.fault():
-            self._memory.write(taken.step, taken.state, taken.shares.result())
+        self._memory.write(taken.step, taken.state, taken.shares.result())
         self.local_cost_s = time.perf_counter() - started
 
     def wait(self) -> None:

@@ -182,7 +182,7 @@ def _loop(
         )
         due = schedule.due(number)
         if due.any:
-            reporter.saved(run.saver.save(number, state, metrics, due))
+            reporter.saved(run.saver.save(number, state, due))
         if due.leave:
             left_after = number
             break
