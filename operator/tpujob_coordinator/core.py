@@ -17,6 +17,7 @@ from tpujob_agent.protocol import (
     ProcessState,
     Refused,
     Report,
+    SaveEvery,
     Stacks,
     Stop,
 )
@@ -197,6 +198,8 @@ class Core(Generations):
             self._run(member, world, now_ms)  # an agent that has it ignores it
 
     def _report_of_running(self, member: Member, report: Report, now_ms: int) -> None:
+        if member.is_unsure and self.pacing.interval_ms:  # it may have been lost
+            self._outbox.send(member, SaveEvery(report.generation, self.pacing.interval_ms))
         member.is_unsure = False
         if self.progress:
             self.progress.take(member, report, now_ms)

@@ -8,9 +8,10 @@ are waited for (see ``fence``).
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
-from tpujob_agent.protocol import CoordinatorConfig, EventKind, ProcessState, Stop
+from tpujob_agent.protocol import CoordinatorConfig, EventKind, ProcessState, SaveEvery, Stop
 from tpujob_coordinator import adoption, elasticity, membership
 from tpujob_coordinator.adoption import Finding, Found
 from tpujob_coordinator.budgets import Budgets, Verdict
@@ -21,6 +22,7 @@ from tpujob_coordinator.hangs import Inquiry
 from tpujob_coordinator.membership import Member, Place, World
 from tpujob_coordinator.messages import gave_up
 from tpujob_coordinator.outbox import Outbox
+from tpujob_coordinator.pacing import Pacing
 from tpujob_coordinator.progress import Progress
 from tpujob_coordinator.roster import Roster
 from tpujob_coordinator.stages import Stage
@@ -37,6 +39,7 @@ class Generations:
         self.losses = LossSeries()
         self.budgets = Budgets(config.budgets, config.budgets_used)
         self.roster = Roster(config, token, now_ms)
+        self.pacing = Pacing(config)
         self.stage = Stage.ADOPTING
         self.world: World | None = None
         self.progress: Progress | None = None
@@ -76,7 +79,9 @@ class Generations:
 
     def _run(self, member: Member, world: World, now_ms: int) -> None:
         member.is_unsure, member.ordered_at_ms = False, now_ms
-        self._outbox.send(member, world.run_of(member.place))
+        run = world.run_of(member.place)
+        run = dataclasses.replace(run, save_every_ms=self.pacing.interval_ms)
+        self._outbox.send(member, run)
 
     def _begin(self, world: World, now_ms: int, *, adopted: bool) -> Progress:
         self.world, self.newest_generation = world, world.generation
@@ -240,4 +245,9 @@ class Generations:
             self.budgets = self.budgets.committed()
 
     def _append(self, now_ms: int, kind: EventKind, data: dict[str, Any] | None = None) -> None:
-        self.timeline.append(now_ms, kind, data or {})
+        event = self.timeline.append(now_ms, kind, data or {})
+        planned = self.pacing.see(event)
+        if planned and self.world:
+            self.timeline.append(now_ms, EventKind.INTERVAL, planned)
+            order = SaveEvery(self.world.generation, self.pacing.interval_ms)
+            self._outbox.tell(self.members, self.world.places, order)

@@ -37,6 +37,8 @@ MESSAGES = [
     protocol.Run,
     protocol.Stop,
     protocol.Save,
+    protocol.SaveEvery,
+    protocol.Stacks,
     protocol.Finish,
     protocol.Refused,
 ]

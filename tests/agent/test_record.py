@@ -116,3 +116,41 @@ def test_a_misspelt_phase_is_told() -> None:
 
     with pytest.raises(ValueError, match="traning"):
         tpujob.phase("traning")
+
+
+def test_interval_of_the_coordinator_reaches_the_program(path: Path) -> None:
+    """None until it is told one, then seconds; taken back with 0."""
+    reader = RecordReader(path, 1)
+    code = (
+        "import sys, tpujob\n"
+        "for _ in range(3):\n"
+        "    print(tpujob.save_interval_s(), flush=True)\n"
+        "    sys.stdin.readline()"
+    )
+    env = {Env.RECORD: str(path), "PYTHONPATH": str(ROOT / "trainer")}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=env, stdin=pipe, stdout=pipe
+    ) as program:
+        assert program.stdin
+        assert program.stdout
+        seen = []
+        for interval_ms in (2_500, 0, 0):
+            seen.append(program.stdout.readline().strip())
+            reader.save_every(interval_ms)
+            program.stdin.write(b"\n")
+            program.stdin.flush()
+    assert seen == [b"None", b"2.5", b"None"]
+
+
+def test_a_commit_tells_its_cost_or_that_it_is_not_known(path: Path) -> None:
+    """-1 is no cost, and no commit has none."""
+    reader, writer = RecordReader(path, 1), RecordWriter(path)
+    writer.save_blocked(0.1)
+    seen = [reader.read()]
+    writer.committed(1, blocked_s=0.25, lag_s=3.0)
+    seen.append(reader.read())
+    writer.committed(2)
+    seen.append(reader.read())
+    costs = [(one.commit_blocked_ms, one.commit_lag_ms) for one in seen]
+    assert costs == [(-1, -1), (250, 3_000), (-1, -1)]

@@ -101,6 +101,10 @@ def _anything(draw: st.DrawFn, at_ms: int) -> Observation:
         "cause": "process",
         "message": "m",
         "budget": "process",
+        "intervalMs": draw(st.integers(1, 10**7)),
+        "predictedRatio": draw(st.floats(0, 1)),
+        "blockedMs": draw(_MS),
+        "lagMs": draw(_MS),
     }
     return Event(0, at_ms, kind, data)
 

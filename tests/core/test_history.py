@@ -12,7 +12,7 @@ from tpujob_agent.protocol import Budget, Event, EventKind
 from tpujob_operator.core.history import History
 from tpujob_operator.core.incidents import NEWEST, Rung
 from tpujob_operator.core.observations import Fact, FactKind, Observation
-from tpujob_operator.core.statusviews import progress_view
+from tpujob_operator.core.statusviews import checkpoint_view, goodput_view, progress_view
 
 T0 = CREATED_MS
 
@@ -121,3 +121,25 @@ def test_losses_without_a_commit_are_counted_anew_after_one() -> None:
         history.apply(event(T0 + 300, EventKind.COMMITTED, step=1)).incidents.losses_without_commit
         == 0
     )
+
+
+def test_newest_planned_interval_is_kept_and_shown() -> None:
+    """Status tells the interval and the goodput that it should lead to, once there are any."""
+    committed = event(T0 + 60, EventKind.COMMITTED, step=5)
+    before = _fold([*start(T0), committed])
+    plans = [
+        event(T0 + 70 + n, EventKind.INTERVAL, intervalMs=ms, predictedRatio=ratio)
+        for n, (ms, ratio) in enumerate([(60_000, 0.95), (90_500, 0.96)])
+    ]
+    after = History.from_json(_fold([*start(T0), committed, *plans]).to_json())
+    shown = checkpoint_view(before), checkpoint_view(after)
+    assert [view and view.interval_seconds for view in shown] == [None, 90.5]
+    views = goodput_view(before, T0 + 100), goodput_view(after, T0 + 100)
+    assert [view.predicted_ratio for view in views] == [None, 0.96]
+
+
+def test_state_of_an_operator_that_knew_no_interval_is_read() -> None:
+    """An upgrade loses nothing."""
+    raw = _fold(start(T0)).to_json()
+    del raw["interval"]
+    assert History.from_json(raw) == _fold(start(T0))

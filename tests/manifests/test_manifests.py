@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -163,6 +164,18 @@ def test_coordinator_is_told_what_it_needs(example: MakeJob, options: ManifestOp
     assert (told.slices, told.hosts_per_slice, told.spares) == (2, 2, 0)
     assert told.budgets == {"userError": 1, "process": 20, "infrastructure": -1, "noProgress": 5}
     assert told.budgets_used == {"process": 4}
+    assert told.chips == 2 * 8
+
+
+@pytest.mark.parametrize(
+    ("interval", "plans"), [({}, True), ({"policy": "Steps", "steps": 9}, False)]
+)
+def test_intervals_are_left_to_the_coordinator_by_policy(
+    interval: dict[str, Any], plans: bool, example: MakeJob, options: ManifestOptions
+) -> None:
+    """Auto is planned by the coordinator, what a user chose stands."""
+    checkpoint = {"directory": "/checkpoints", "interval": interval}
+    assert _told(example("demo", checkpoint=checkpoint), options).plans_interval is plans
 
 
 def _told(job: TPUTrainingJob, options: ManifestOptions) -> CoordinatorConfig:

@@ -73,7 +73,7 @@ def test_maintenance_with_notice_loses_no_step() -> None:
     job = _run(_with(Features(spares=1)), Fault(HOUR_MS, FaultKind.PLANNED, (2,)))
     (incident,) = job.history.incidents.newest
     assert (incident.cause.value, incident.lost_steps) == ("preemption", 0)
-    assert job.measures.rate.failures == 0
+    assert job.core.pacing.measures.rate.failures == 0
 
 
 def test_smaller_world_trains_while_a_slice_is_missing() -> None:

@@ -10,7 +10,7 @@ import pytest
 import tpujob
 from tpujob_trainer.config import CheckpointConfig
 from tpujob_trainer.distributed import World
-from tpujob_trainer.schedule import Due, SaveSchedule
+from tpujob_trainer.schedule import PACE_STEPS, Due, SaveSchedule
 
 
 def _due(interval: str, *, start: int, last: int) -> list[int]:
@@ -116,3 +116,36 @@ def test_request_to_save_and_leave_is_obeyed_at_its_step(monkeypatch: pytest.Mon
         plan = SaveSchedule(CheckpointConfig("c", "steps:1000", 3), World(), start=0, last=100)
         left = [step for step in range(1, 20) if plan.due(step).leave]
         assert left[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("interval", "expected"), [("auto", [3, 13, 23]), ("seconds:10", [23]), ("steps:15", [15])]
+)
+def test_interval_is_the_coordinators_if_left_to_it(
+    monkeypatch: pytest.MonkeyPatch, interval: str, expected: list[int]
+) -> None:
+    """With ``auto`` the interval that is told counts; one that a user gave stands."""
+    monkeypatch.setattr(tpujob, "save_interval_s", lambda: 5.0)
+    plan = SaveSchedule(CheckpointConfig("c", interval, 3), World(), start=0, last=100)
+    due = _at_pace(plan, monkeypatch, steps=29, pace_s=0.5)
+    saved = [step for step, what in due if what.durable]
+    assert saved == [step for step in expected if step > PACE_STEPS]
+
+
+def test_interval_that_changes_is_followed_from_the_next_pulse(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until it is told, ``auto`` is a minute; a told one takes effect at once."""
+    intervals = {"s": None}
+    monkeypatch.setattr(tpujob, "save_interval_s", lambda: intervals["s"])
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    plan = SaveSchedule(CheckpointConfig("c", "auto", 3), World(), start=0, last=1000)
+    saved = []
+    for step in range(1, 60):
+        now[0] += 1.0
+        if step == 30:
+            intervals["s"] = 10.0  # type: ignore[assignment] # as it is told
+        if plan.due(step).durable:
+            saved.append(step)
+    assert saved == [31, 41, 51]

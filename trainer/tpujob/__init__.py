@@ -21,6 +21,7 @@ __all__ = [
     "phase",
     "restored",
     "save_blocked",
+    "save_interval_s",
     "save_request",
     "should_save",
     "step",
@@ -95,10 +96,28 @@ def save_blocked(seconds: float) -> None:
         writer.save_blocked(seconds)
 
 
-def committed(step: int) -> None:
-    """The checkpoint of ``step`` is durable and can be restored."""
+def committed(step: int, *, blocked_s: float | None = None, lag_s: float | None = None) -> None:
+    """The checkpoint of ``step`` is durable and can be restored.
+
+    Args:
+        step: its step.
+        blocked_s: seconds for which the save held up the loop.
+        lag_s: seconds from the beginning of the save until it was durable. From both the
+            coordinator works out the interval that ``save_interval_s`` tells.
+    """
     if writer := _client.writer():
-        writer.committed(step)
+        writer.committed(step, blocked_s, lag_s)
+
+
+def save_interval_s() -> float | None:
+    """Seconds between saves that waste least, by what saves and failures have cost so far.
+
+    None as long as that is not known, and where ``checkpoint.interval`` is not Auto. Change
+    it on all hosts at the same step, by what one of them reads.
+    """
+    writer = _client.writer()
+    interval_ms = writer.save_every_ms() if writer else 0
+    return interval_ms / 1000 if interval_ms else None
 
 
 def should_save(step: int) -> bool:

@@ -27,13 +27,14 @@ _INTEGER = struct.Struct("=q")
 _COUNTER = struct.Struct("=Q")
 _PHASE = struct.Struct("=QqqqQ")  # phase, at_ms, restored_step
 _LOOP = struct.Struct("=QqqqqqqqQ")  # see _LoopFields
-_SAVE = struct.Struct("=QqqqQ")  # committed_step, committed_at_ms, save_blocked_ns
+_SAVE = struct.Struct("=QqqqqqQ")  # see _write_save
 _ENTRY = struct.Struct("=qd")  # step, loss
 
 _SAVE_AT_OFFSET = 16
 _PID_OFFSET = 24
 _THEN_LEAVE_OFFSET = 32
 _LISTENS_OFFSET = 40
+_SAVE_EVERY_OFFSET = 48
 _PHASE_OFFSET = 64
 _LOOP_OFFSET = 128
 _SAVE_OFFSET = 256
@@ -64,6 +65,8 @@ class Snapshot:
     committed_step: int = 0
     committed_at_ms: int = 0
     save_blocked_ms: int = 0
+    commit_blocked_ms: int = -1
+    commit_lag_ms: int = -1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,7 +103,9 @@ class RecordReader:
         pid = _INTEGER.unpack_from(self._memory, _PID_OFFSET)[0]
         phase, phase_at, restored = self._section(_PHASE, _PHASE_OFFSET) or (0, 0, -1)
         loop = self._section(_LOOP, _LOOP_OFFSET) or (0,) * 7
-        committed, committed_at, blocked_ns = self._section(_SAVE, _SAVE_OFFSET) or (0, 0, 0)
+        committed, committed_at, blocked_ns, commit_blocked_ms, commit_lag_ms = self._section(
+            _SAVE, _SAVE_OFFSET
+        ) or (0, 0, 0, -1, -1)
         return Snapshot(
             pid=pid,
             obeys_saves=bool(_INTEGER.unpack_from(self._memory, _LISTENS_OFFSET)[0]),
@@ -117,6 +122,8 @@ class RecordReader:
             committed_step=committed,
             committed_at_ms=committed_at,
             save_blocked_ms=blocked_ns // _NS_PER_MS,
+            commit_blocked_ms=commit_blocked_ms if committed else -1,
+            commit_lag_ms=commit_lag_ms if committed else -1,
         )
 
     def _section(self, layout: struct.Struct, offset: int) -> tuple[int, ...] | None:
@@ -138,6 +145,10 @@ class RecordReader:
         _INTEGER.pack_into(self._memory, _THEN_LEAVE_OFFSET, then_leave)
         _INTEGER.pack_into(self._memory, _SAVE_AT_OFFSET, step)
 
+    def save_every(self, interval_ms: int) -> None:
+        """Have ``tpujob.save_interval_s()`` answer with this."""
+        _INTEGER.pack_into(self._memory, _SAVE_EVERY_OFFSET, interval_ms)
+
     def close(self) -> None:
         """Drop the mapping; a trainer that still has its own is not disturbed."""
         self._memory.close()
@@ -155,6 +166,7 @@ class RecordWriter:
         self._steps, self._first_step, self._first_step_at_ms = 0, 0, 0
         self._tokens, self._input_wait_ns, self._losses = 0, 0, 0
         self._committed_step, self._committed_at_ms, self._blocked_ns = 0, 0, 0
+        self._commit_cost_ms = (-1, -1)
         self._changes = 0
         self._listens = False
         _INTEGER.pack_into(self._memory, _PID_OFFSET, os.getpid())
@@ -214,16 +226,20 @@ class RecordWriter:
             self._blocked_ns += int(seconds * _NS_PER_S)
             self._write_save()
 
-    def committed(self, step: int) -> None:
-        """The checkpoint of ``step`` is durable."""
+    def committed(
+        self, step: int, blocked_s: float | None = None, lag_s: float | None = None
+    ) -> None:
+        """The checkpoint of ``step`` is durable; None: its cost is not known."""
         with self._lock:
             self._committed_step, self._committed_at_ms = step, _now_ms()
+            self._commit_cost_ms = (_ms_or_none(blocked_s), _ms_or_none(lag_s))
             self._write_save()
 
     def _write_save(self) -> None:
         self._changes += 1
         fields = (self._committed_step, self._committed_at_ms, self._blocked_ns)
-        _SAVE.pack_into(self._memory, _SAVE_OFFSET, self._changes, *fields, self._changes)
+        cost = self._commit_cost_ms
+        _SAVE.pack_into(self._memory, _SAVE_OFFSET, self._changes, *fields, *cost, self._changes)
 
     def save_request(self) -> SaveRequest:
         """The save that the coordinator wants."""
@@ -233,3 +249,12 @@ class RecordWriter:
             self._listens = True
             _INTEGER.pack_into(self._memory, _LISTENS_OFFSET, 1)
         return SaveRequest(step, bool(then_leave))
+
+    def save_every_ms(self) -> int:
+        """The interval that the coordinator wants; 0: it wants none."""
+        interval_ms: int = _INTEGER.unpack_from(self._memory, _SAVE_EVERY_OFFSET)[0]
+        return interval_ms
+
+
+def _ms_or_none(seconds: float | None) -> int:
+    return -1 if seconds is None else max(0, round(seconds * 1000))

@@ -298,7 +298,7 @@ class Agent:
             self._on_run(message)
         elif isinstance(message, protocol.Stop):
             self._on_stop(message)
-        elif isinstance(message, protocol.Save | protocol.Stacks):
+        elif isinstance(message, protocol.Save | protocol.SaveEvery | protocol.Stacks):
             self._on_order(message)
         elif isinstance(message, protocol.Finish):
             log(f"finished: {message.reason}")
@@ -321,15 +321,15 @@ class Agent:
             self._stop()
         self._report_at = 0.0
 
-    def _on_order(self, order: protocol.Save | protocol.Stacks) -> None:
+    def _on_order(self, order: protocol.Save | protocol.SaveEvery | protocol.Stacks) -> None:
         """Orders to the running trainer; one for another generation comes too late."""
         trainer = self._trainer
         if trainer is None or not trainer.is_alive or trainer.generation != order.generation:
             return
-        if isinstance(order, protocol.Save):
-            trainer.ask_for_save(order)
-        else:
+        if isinstance(order, protocol.Stacks):
             trainer.stalls.ask(trainer.pid)
+        else:
+            trainer.wish(order)
 
     def _on_refused(self, reason: str) -> None:
         if reason != self._refusal:

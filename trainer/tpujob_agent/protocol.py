@@ -141,6 +141,10 @@ class EventKind(Text):
     # COMMITTED: step, committedAtMs, and if the program tells them blockedMs (it held training
     #   up) and lagMs (from its beginning until it was durable)
     COMMITTED = "committed"
+    # INTERVAL: the checkpoint interval that the trainer is told from now on: intervalMs,
+    #   predictedRatio (of time, kept), and what it follows from: mtbfMs, blockedMs, lagMs,
+    #   recoveryMs, isStorageBound
+    INTERVAL = "interval"
     # LOSS: generation, cause, slice, host, node, pod, exitCode, signal, onsetAtMs (fault began),
     #   detectedAtMs (Stop was sent; the event itself may wait for the culprit), step, message
     LOSS = "loss"
@@ -204,6 +208,9 @@ class CoordinatorConfig:
     replacement_timeout_ms: int = 0  # after a loss, before a smaller world is formed
     fence_s: int = FENCE_S
     jax_port_base: int = JAX_PORT_BASE  # several jobs on one host need ranges of their own
+    #: Of a world of the wanted size; the failure rate that is assumed at first follows from it.
+    chips: int = 0
+    plans_interval: bool = False  # whether checkpoint intervals are left to the coordinator
 
     def to_json(self) -> str:
         """One line of JSON with sorted keys, so that equal configs are equal strings."""
@@ -321,6 +328,7 @@ class Run(Message):
     leader: str  # ip:port for JAX's coordination service
     step_ceiling: int | None = None
     fence_s: int = 0  # alone for longer, the agent stops the trainer; 0: it trains on
+    save_every_ms: int = 0  # as ``SaveEvery`` tells later; 0: as the program likes
 
 
 @_message
@@ -342,6 +350,16 @@ class Save(Message):
     generation: int
     step: int
     then_leave: bool = False  # with ExitCode.PREEMPTED, when the save is durable
+
+
+@_message
+@dataclasses.dataclass(frozen=True, slots=True)
+class SaveEvery(Message):
+    """From now on the trainer is to save this often, if its interval is left to us."""
+
+    TYPE: ClassVar[str] = "saveEvery"
+    generation: int
+    interval_ms: int  # from the beginning of a save to that of the next
 
 
 @_message

@@ -11,7 +11,7 @@ from typing import Any
 
 from tpujob.record import RING_SIZE, RecordReader, Snapshot
 from tpujob_agent.output import Output
-from tpujob_agent.protocol import Phase, ProcessState, Report, Run, Save
+from tpujob_agent.protocol import Phase, ProcessState, Report, Run, Save, SaveEvery
 from tpujob_agent.stalls import Stalls
 
 #: Report early when this many losses are waiting, so that the ring never laps.
@@ -68,6 +68,7 @@ class Trainer:
         self.is_condemned = False  # by our own watchdog
         self.exit: Exit | None = None
         self._record = RecordReader(record, run.generation)
+        self._record.save_every(run.save_every_ms)
         self._seen = Snapshot()
         self._losses_sent = 0
         self._first_step = (0, 0)  # of a progress pattern
@@ -123,10 +124,13 @@ class Trainer:
         """Whether another world may run by now, after so long without a coordinator."""
         return self.is_alive and 0 < self._fence_s <= alone_s
 
-    def ask_for_save(self, save: Save) -> None:
+    def wish(self, order: Save | SaveEvery) -> None:
         """Pass the coordinator's wish on to the trainer."""
-        self.is_asked_to_leave = save.then_leave
-        self._record.ask_for_save(save.step, then_leave=save.then_leave)
+        if isinstance(order, SaveEvery):
+            self._record.save_every(order.interval_ms)
+            return
+        self.is_asked_to_leave = order.then_leave
+        self._record.ask_for_save(order.step, then_leave=order.then_leave)
 
     def end(self, result: Exit) -> None:
         """The process has ended: take its last words."""
@@ -156,6 +160,8 @@ class Trainer:
             restored_step=seen.restored_step,
             committed_step=seen.committed_step,
             committed_at_ms=seen.committed_at_ms,
+            commit_blocked_ms=seen.commit_blocked_ms,
+            commit_lag_ms=seen.commit_lag_ms,
             tokens=seen.tokens,
             input_wait_ms=seen.input_wait_ms,
             save_blocked_ms=seen.save_blocked_ms,

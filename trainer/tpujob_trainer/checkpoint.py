@@ -20,7 +20,6 @@ from etils import epath
 from orbax.checkpoint import v1 as ocp
 from orbax.checkpoint.experimental.v1._src.saving import execution
 
-import tpujob
 from tpujob_trainer import digest as digests
 from tpujob_trainer.distributed import World, agree, told_by_leader
 from tpujob_trainer.telemetry import say
@@ -204,7 +203,13 @@ class Checkpoints:
     def _path(self, step: int) -> epath.Path:
         return self._directory / str(step)
 
-    def write(self, step: int, take: Callable[[], Any], shares: jax.Array) -> None:
+    def write(
+        self,
+        step: int,
+        take: Callable[[], Any],
+        shares: jax.Array,
+        on_durable: Callable[[], None],
+    ) -> None:
         """Write a checkpoint, wait until it is durable, and drop the oldest ones.
 
         For a thread beside the loop: it waits for other processes, but never on the devices.
@@ -213,6 +218,7 @@ class Checkpoints:
             step: the step after which the state was taken.
             take: gives the state, which is held no longer than until it is on the host.
             shares: ``digest.make_shares`` of the state.
+            on_durable: called as soon as it can be restored.
 
         Raises:
             CheckpointUnusableError: the directory cannot take it; says why.
@@ -224,7 +230,7 @@ class Checkpoints:
                 f"checkpoint of step {step} could not be written to {self._directory}: "
                 f"{_brief(error)}; those before it are kept: make room, or choose another directory"
             ) from error
-        tpujob.committed(step)
+        on_durable()
         if self._world.is_leader:
             self._discard_old()
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 
+import tpujob
 from tpujob_trainer.checkpoint import Checkpoints
 from tpujob_trainer.config import TrainerConfig
 from tpujob_trainer.distributed import World
@@ -43,11 +44,18 @@ class _Taken:
     step: int
     state: State
     shares: Future[jax.Array]
+    started: float  # by the performance counter
+    blocked_s: float  # the loop was held up for so long
 
     def hand_over(self) -> State:
         """The state, which is no longer held here: its memory is needed for the next one."""
         state, self.state = self.state, {}
         return state
+
+    def tell_durable(self) -> None:
+        """It can be restored from now on; of what it cost follows how often to save."""
+        lag_s = time.perf_counter() - self.started
+        tpujob.committed(self.step, blocked_s=self.blocked_s, lag_s=lag_s)
 
 
 class Saver:
@@ -118,11 +126,12 @@ class Saver:
             return 0.0
         copied, shares = self._snapshot(state)
         if due.durable:
-            durable = _Taken(step, copied, shares)
+            blocked_s = time.perf_counter() - started
+            durable = _Taken(step, copied, shares, started, blocked_s)
             self._durable.start(lambda: self._write_durable(durable))
         if local:
-            taken = _Taken(step, copied, shares)
-            self._local.start(lambda: self._write_local(taken, started))
+            taken = _Taken(step, copied, shares, started, 0.0)
+            self._local.start(lambda: self._write_local(taken))
         return time.perf_counter() - started
 
     def _await_previous(self) -> None:
@@ -145,11 +154,12 @@ class Saver:
         return jax.device_put(state, pinned), shares
 
     def _write_durable(self, taken: _Taken) -> None:
-        self._checkpoints.write(taken.step, taken.hand_over, taken.shares.result())
+        shares = taken.shares.result()
+        self._checkpoints.write(taken.step, taken.hand_over, shares, taken.tell_durable)
 
-    def _write_local(self, taken: _Taken, started: float) -> None:
+    def _write_local(self, taken: _Taken) -> None:
         self._memory.write(taken.step, taken.state, taken.shares.result())
-        self.local_cost_s = time.perf_counter() - started
+        self.local_cost_s = time.perf_counter() - taken.started
 
     def wait(self) -> None:
         """Wait until all that was saved is written.

@@ -99,7 +99,7 @@ class SaveSchedule:
         pace_s = max((now - since) / max(1, step - since_step), 1e-6)
         asked = tpujob.save_request()
         is_asked = self._answered < asked.step <= step
-        interval_s, pause_s = self._config.interval_s, self._snapshot_pause_s()
+        interval_s, pause_s = self._interval_s(), self._snapshot_pause_s()
         # Pulses are whole steps apart: half a step early is in time.
         is_durable |= is_asked or now - self._durable_at >= interval_s - pace_s / 2
         is_local = now - self._local_at >= pause_s - pace_s / 2
@@ -119,6 +119,10 @@ class SaveSchedule:
             "local": is_local,
             "leave": self._bulletin.is_hand_raised() or (is_asked and asked.then_leave),
         }
+
+    def _interval_s(self) -> float:
+        told_s = tpujob.save_interval_s() if self._config.interval == "auto" else None
+        return self._config.interval_s if told_s is None else told_s
 
     def _snapshot_pause_s(self) -> float:
         if not self._config.snapshot_s:

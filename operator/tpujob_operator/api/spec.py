@@ -93,8 +93,8 @@ class CheckpointInterval(Model):
     )
     policy: IntervalPolicy = Field(
         default=IntervalPolicy.AUTO,
-        description="Auto: the trainer decides. Steps: every so many steps. "
-        "Seconds: every so many seconds.",
+        description="Auto: as often as wastes least, by what saves and failures have cost this "
+        "job. Steps: every so many steps. Seconds: every so many seconds.",
     )
     steps: int | None = Field(default=None, ge=1, description="Steps between checkpoints.")
     seconds: int | None = Field(default=None, ge=1, description="Seconds between checkpoints.")

@@ -65,6 +65,10 @@ class CheckpointStatus(Model):
 
     step: int = Field(description="Its step.")
     committed_at: Timestamp | None = Field(default=None, description="When it was durable.")
+    interval_seconds: float | None = Field(
+        default=None,
+        description="Seconds between checkpoints, as planned for interval policy Auto.",
+    )
 
 
 class Progress(Model):
@@ -81,6 +85,11 @@ class Goodput(Model):
 
     ratio: float | None = Field(
         default=None, description="Productive time, settled or not, divided by wall time."
+    )
+    predicted_ratio: float | None = Field(
+        default=None,
+        description="Goodput that the planned checkpoint interval should lead to, by what saves "
+        "and failures have cost this job. What is missing to it was lost otherwise.",
     )
     wall_seconds: float | None = Field(default=None, description="Seconds since creation.")
     unsettled_seconds: float | None = Field(

@@ -41,6 +41,14 @@ class Progress:
     step_tokens: float = 0.0  # of the newest steps
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Interval:
+    """The planned checkpoint interval and the goodput it should lead to; 0: none is planned."""
+
+    interval_ms: int = 0
+    predicted_ratio: float = 0.0
+
+
 _ENDS_OF_WORLDS = (EventKind.LOSS, EventKind.GAVE_UP)
 #: Weight of the newest stretch of steps in the mean step time.
 _SMOOTHING = 0.3
@@ -57,6 +65,7 @@ class History:
     generation: int = 0
     hosts: int = 0
     finished: bool = False
+    interval: Interval = dataclasses.field(default_factory=Interval)
     gave_up: str = ""  # the coordinator's message
     gave_up_cause: str = ""
 
@@ -106,6 +115,7 @@ class History:
             "generation": self.generation,
             "hosts": self.hosts,
             "finished": self.finished,
+            "interval": dataclasses.asdict(self.interval),
             "gaveUp": self.gave_up,
             "gaveUpCause": self.gave_up_cause,
         }
@@ -130,6 +140,7 @@ class History:
                 generation=int(raw["generation"]),
                 hosts=int(raw["hosts"]),
                 finished=bool(raw["finished"]),
+                interval=Interval(**raw.get("interval", {})),  # not in older states
                 gave_up=str(raw["gaveUp"]),
                 gave_up_cause=str(raw["gaveUpCause"]),
             )
@@ -142,6 +153,9 @@ def _noted(history: History, seen: Observation) -> History:
         return dataclasses.replace(
             history, generation=int(seen.data["generation"]), hosts=int(seen.data["hosts"])
         )
+    if seen.kind is EventKind.INTERVAL:
+        planned = Interval(int(seen.data["intervalMs"]), float(seen.data["predictedRatio"]))
+        return dataclasses.replace(history, interval=planned)
     if seen.kind is EventKind.FINISHED:
         return dataclasses.replace(history, finished=True)
     if seen.kind is EventKind.GAVE_UP:

@@ -25,6 +25,7 @@ def goodput_view(history: History, now_ms: int) -> Goodput:
     view = history.ledger.view(now_ms)
     return Goodput(
         ratio=round(view.goodput_ratio, 4),
+        predicted_ratio=history.interval.predicted_ratio or None,
         wall_seconds=view.wall_ms / 1000,
         unsettled_seconds=view.unsettled_ms / 1000,
         seconds={kind.value: view.by_type_ms.get(kind, 0) / 1000 for kind in TimeType},
@@ -37,7 +38,11 @@ def checkpoint_view(history: History) -> CheckpointStatus | None:
     if not progress.committed_step:
         return None
     at = rfc3339(progress.committed_at_ms) if progress.committed_at_ms else None
-    return CheckpointStatus(step=progress.committed_step, committed_at=at)
+    return CheckpointStatus(
+        step=progress.committed_step,
+        committed_at=at,
+        interval_seconds=history.interval.interval_ms / 1000 or None,
+    )
 
 
 def progress_view(history: History, job: TPUTrainingJob | None) -> Progress | None:

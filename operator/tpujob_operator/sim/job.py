@@ -22,8 +22,6 @@ from tpujob_coordinator.membership import Place
 from tpujob_coordinator.roster import BROKEN_STREAM_MS
 from tpujob_coordinator.stages import Send, Stage
 from tpujob_operator.core.history import History
-from tpujob_operator.core.interval import next_interval_s, plan
-from tpujob_operator.core.measures import Measures
 from tpujob_operator.core.observations import Fact, FactKind
 from tpujob_operator.sim.faults import Fault, FaultKind
 from tpujob_operator.sim.scenario import Scenario
@@ -62,7 +60,7 @@ class Job:
         self.features = scenario.features
         self.now_ms = START_MS
         self.core = Core(_config(scenario), _TOKEN, "sim", START_MS)
-        self.history, self.measures = History.start(START_MS), Measures()
+        self.history = History.start(START_MS)
         slices = range(scenario.slices + self.features.spares)
         places = [Place(i, host) for i in slices for host in range(scenario.agents_per_slice)]
         self.agents = [Agent(number, place) for number, place in enumerate(places)]
@@ -139,7 +137,10 @@ class Job:
 
     def _obey(self, agent: Agent, message: protocol.Message | None) -> None:
         if isinstance(message, protocol.Run):
+            self.interval_ms = message.save_every_ms or self.interval_ms
             self._start(agent, message)
+        elif isinstance(message, protocol.SaveEvery):
+            self.interval_ms = message.interval_ms
         elif isinstance(message, protocol.Stop) and agent.is_running:
             self._tell(agent, state=ProcessState.STOPPED, signal=9, exited_at_ms=self.now_ms)
             self._ended(agent)
@@ -387,22 +388,11 @@ class Job:
             return
         events = timeline.after(self.history.cursor.seq, limit=timeline.last)
         self.history = self.history.read(timeline.epoch, events, self.now_ms)
-        for event in events:
-            self.measures = self.measures.apply(event)
-            if event.kind is protocol.EventKind.COMMITTED and self.features.auto_interval:
-                self._plan_interval()
         if self.core.stage is Stage.FORMING:
             if self.core.backoff_until_ms > self.now_ms:
                 self._at(self.core.backoff_until_ms, self._tick)
             for wait_s in (self.features.replacement_timeout_s, fence.HELD_S):
                 self._after(wait_s, self._tick)
-
-    def _plan_interval(self) -> None:
-        if costs := self.measures.costs(self.scenario.chips):
-            wanted = plan(costs, step_s=self.times.step)
-            self.interval_ms = round(
-                1000 * next_interval_s(self.interval_ms / 1000, wanted.interval_s)
-            )
 
 
 def _config(scenario: Scenario) -> CoordinatorConfig:
@@ -417,6 +407,8 @@ def _config(scenario: Scenario) -> CoordinatorConfig:
         _NO_LIMITS,
         smaller_worlds=list(range(1, scenario.slices)) if features.elastic else [],
         replacement_timeout_ms=features.replacement_timeout_s * 1000,
+        chips=scenario.chips,
+        plans_interval=features.auto_interval,
     )
 
 

@@ -47,7 +47,7 @@ def simulate(name: str, scenario: Scenario, seed: int) -> Outcome:
     job.run(faults)
     view = job.history.ledger.view(job.now_ms)
     booked = view.by_type_ms
-    costs = job.measures.costs(scenario.chips)
+    costs = job.core.pacing.measures.costs(scenario.chips)
     return Outcome(
         name=name,
         goodput=view.goodput_ratio,

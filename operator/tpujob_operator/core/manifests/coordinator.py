@@ -14,6 +14,7 @@ from tpujob_agent.protocol import (
     Env,
 )
 from tpujob_operator.api.models import TPUTrainingJob
+from tpujob_operator.api.spec import IntervalPolicy
 from tpujob_operator.core.manifests import names, pods, secret
 from tpujob_operator.core.manifests.batch import shares_batch
 from tpujob_operator.core.manifests.options import ManifestOptions
@@ -56,7 +57,15 @@ def config(job: TPUTrainingJob, attempt: int, budgets_used: Mapping[str, int]) -
         budgets_used=dict(budgets_used),
         smaller_worlds=smaller_worlds(job),
         replacement_timeout_ms=elastic.replacement_timeout_seconds * 1000 if elastic else 0,
+        chips=job.spec.slices * job.shape.chips,
+        plans_interval=plans_interval(job),
     )
+
+
+def plans_interval(job: TPUTrainingJob) -> bool:
+    """Whether checkpoint intervals are left to the coordinator."""
+    checkpoint = job.spec.checkpoint
+    return checkpoint is not None and checkpoint.interval.policy is IntervalPolicy.AUTO
 
 
 def smaller_worlds(job: TPUTrainingJob) -> list[int]:
