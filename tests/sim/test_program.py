@@ -1,12 +1,14 @@
 """``python -m tpujob_operator.sim`` prints what was asked for."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
 from tpujob_operator.sim.__main__ import main
-from tpujob_operator.sim.scenario import LADDER, SOURCES, Times
+from tpujob_operator.sim.outcome import assumptions, simulate
+from tpujob_operator.sim.scenario import LADDER, SCENARIOS, SOURCES, Times
 
 QUICK = ["year", "--chips", "1024", "--days", "2", "--faults-per-chip-day", "0.01"]
 
@@ -29,6 +31,18 @@ def test_json_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["name"] for row in told["simulated"]] == list(LADDER)
     assert told["scenario"]["chips"] == 1024
     assert all(0 < row["work"] <= 1 for row in told["simulated"])
+
+
+def test_page_tells_what_the_program_prints() -> None:
+    """The last row of the first table in docs/simulator.md is made again, and its assumptions."""
+    page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+    scenario = SCENARIOS["llama3"]
+    name, features = list(LADDER.items())[-1]
+    made = simulate(name, dataclasses.replace(scenario, features=features), seed=1)
+    told = next(line for line in page.splitlines() if line.startswith(f"| {name} |"))
+    cells = [cell.strip() for cell in told.split("|")]
+    assert (cells[2], cells[4]) == (f"{100 * made.work:.2f} %", f"{100 * made.goodput:.2f} %")
+    assert all(line in page for line in assumptions(scenario).splitlines())
 
 
 def test_every_time_has_a_source() -> None:

@@ -89,7 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(body, indent=2))
     else:
         print(outcome.title(scenario, given.seed), outcome.table(outcomes), sep="\n\n")
-        print(f"\n{published}" if published else "")
+        if published:
+            print(f"\n{published}")
         print("\nSimulated, not measured. Assumptions:", outcome.assumptions(scenario), sep="\n")
     if given.picture:
         from tpujob_operator.sim.picture import draw  # noqa: PLC0415 - matplotlib is optional
