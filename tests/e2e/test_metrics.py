@@ -54,10 +54,11 @@ def _check_while_training(jobs: Jobs, prometheus: Prometheus, created_s: float) 
     scraped_s = prometheus.wait_value(wall)
     jobs.wait_status("j", lambda s: s["goodput"]["wallSeconds"] >= scraped_s, "status follows too")
     incidents = _of(jobs, "tpujob_incidents_total", 'cause="process",rung="R0"')
-    assert prometheus.wait_value(incidents) == 1
+    wait_until(lambda: prometheus.value(incidents) == 1, "the incident is scraped", RECOVER_S)
     coordinator = _of(jobs, "tpujob_coordinator_generation")
-    assert prometheus.wait_value(coordinator) == 2
-    assert prometheus.wait_value(_of(jobs, "tpujob_coordinator_step")) > 30
+    wait_until(lambda: prometheus.value(coordinator) == 2, "generation 2 is scraped", RECOVER_S)
+    step = _of(jobs, "tpujob_coordinator_step")
+    wait_until(lambda: (prometheus.value(step) or 0) > 30, "a newer step is scraped", RECOVER_S)
 
 
 def _check_at_the_end(jobs: Jobs, prometheus: Prometheus, goodput: Object) -> None:

@@ -84,7 +84,7 @@ def shared_operator(
         make_namespace(control_plane, name)
     with running(control_plane, tmp_path_factory.mktemp("operator"), *names) as operator:
         yield operator, names
-        assert "Traceback" not in operator.text, operator.text
+        assert "Traceback" not in operator.life, operator.text
 
 
 @pytest.fixture

@@ -60,6 +60,11 @@ class OperatorProcess:
         """The log so far."""
         return self.log.read_text()
 
+    @property
+    def life(self) -> str:
+        """Its log until it was told to stop: Kopf's watches may end with a traceback."""
+        return self.text.partition("the operator stops")[0]
+
     def wait_ready(self) -> None:
         """Wait until it watches."""
 

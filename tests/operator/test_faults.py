@@ -67,7 +67,7 @@ def test_restarted_operator_writes_nothing_to_a_job_at_rest(
         with running(control_plane, tmp_path, own_jobs.namespace) as operator:
             wait_until(lambda op=operator: _has_looked(op), "a pass")  # type: ignore[misc] # bound here
             assert operator.stop() == 0
-            assert "Traceback" not in operator.text
+            assert "Traceback" not in operator.life
         versions.append(own_jobs.wait(TPU_TRAINING_JOB, "idle")["metadata"]["resourceVersion"])
     assert versions[0] == versions[1]
 

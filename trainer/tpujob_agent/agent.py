@@ -197,7 +197,7 @@ class Agent:
 
     def _on_output(self) -> None:
         trainer = self._trainer
-        if trainer is None:
+        if trainer is None or not trainer.is_alive:  # its end, told in this turn, was taken first
             return
         is_open = trainer.output.pump()
         self._is_throttled = is_open and trainer.output.is_stuck
