@@ -15,7 +15,7 @@ import signal
 from collections.abc import Callable
 
 from tpujob_agent import protocol
-from tpujob_agent.protocol import CoordinatorConfig, ExitCode, Phase, ProcessState, Report
+from tpujob_agent.protocol import ExitCode, Phase, ProcessState, Report
 from tpujob_coordinator import elasticity, fence
 from tpujob_coordinator.core import Core
 from tpujob_coordinator.membership import Place
@@ -23,33 +23,16 @@ from tpujob_coordinator.roster import BROKEN_STREAM_MS
 from tpujob_coordinator.stages import Send, Stage
 from tpujob_operator.core.history import History
 from tpujob_operator.core.observations import Fact, FactKind
+from tpujob_operator.sim.agent import Agent, config_of, cost_of, idle_word
 from tpujob_operator.sim.faults import Fault, FaultKind
 from tpujob_operator.sim.scenario import Scenario
-from tpujob_operator.sim.training import Saving, Training
+from tpujob_operator.sim.training import Training
 
 START_MS = 1_000_000_000
 _TOKEN = "simulated"  # noqa: S105 - no secret
-_NO_LIMITS = dict.fromkeys(("userError", "process", "infrastructure", "noProgress"), -1)
 _TICK_MS = 1_000
 #: The trainer's own interval until a save has been measured.
 _FIRST_INTERVAL_MS = 60_000
-
-
-@dataclasses.dataclass(slots=True)
-class Agent:
-    """One agent; where a slice has a single one, it stands for all of its hosts."""
-
-    number: int
-    place: Place
-    connection: int = 0  # 0: not there
-    report: Report | None = None
-    is_dead: bool = False  # fallen silent
-    is_leaving: bool = False
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it has a process."""
-        return self.report is not None and self.report.state is ProcessState.RUNNING
 
 
 class Job:
@@ -59,7 +42,7 @@ class Job:
         self.scenario, self.times = scenario, scenario.times
         self.features = scenario.features
         self.now_ms = START_MS
-        self.core = Core(_config(scenario), _TOKEN, "sim", START_MS)
+        self.core = Core(config_of(scenario), _TOKEN, "sim", START_MS)
         self.history = History.start(START_MS)
         slices = range(scenario.slices + self.features.spares)
         places = [Place(i, host) for i in slices for host in range(scenario.agents_per_slice)]
@@ -278,7 +261,7 @@ class Job:
         fields: dict[str, object] = {"step": step, "step_at_ms": step_at_ms}
         fields["save_blocked_ms"] = training.total_blocked_ms
         if committed := training.committed:
-            fields |= _commit(committed)
+            fields |= cost_of(committed)
         self._tell(agent, **fields)
         return step
 
@@ -321,7 +304,7 @@ class Job:
         """From now on the core hears the others only, until it has had enough."""
         self._tick()
         for agent in self._connected.values():
-            self.core.message(agent.connection, _idle_word(agent, self.now_ms), self.now_ms)
+            self.core.message(agent.connection, idle_word(agent, self.now_ms), self.now_ms)
         silent_ms = round(protocol.MEMBER_TIMEOUT_S * 1000)
         self._at(self.now_ms + silent_ms // 2, self._others_speak)
         self._tick_for(silent_ms)
@@ -393,34 +376,3 @@ class Job:
                 self._at(self.core.backoff_until_ms, self._tick)
             for wait_s in (self.features.replacement_timeout_s, fence.HELD_S):
                 self._after(wait_s, self._tick)
-
-
-def _config(scenario: Scenario) -> CoordinatorConfig:
-    features = scenario.features
-    return CoordinatorConfig(
-        "sim",
-        scenario.name,
-        1,
-        scenario.slices,
-        features.spares,
-        scenario.agents_per_slice,
-        _NO_LIMITS,
-        smaller_worlds=list(range(1, scenario.slices)) if features.elastic else [],
-        replacement_timeout_ms=features.replacement_timeout_s * 1000,
-        chips=scenario.chips,
-        plans_interval=features.auto_interval,
-    )
-
-
-def _commit(committed: Saving) -> dict[str, object]:
-    return {
-        "committed_step": committed.step,
-        "committed_at_ms": committed.durable_at_ms,
-        "commit_blocked_ms": committed.blocked_ms,
-        "commit_lag_ms": committed.lag_ms,
-    }
-
-
-def _idle_word(agent: Agent, now_ms: int) -> Report:
-    report = agent.report or Report(now_ms, ProcessState.IDLE, 0)
-    return dataclasses.replace(report, sent_at_ms=now_ms)
