@@ -24,7 +24,7 @@ SPECS = [
 ]
 
 
-def _mesh(shape: tuple[int, ...] = (2, 2, 2)) -> Mesh:
+def _mesh(shape: tuple[int, ...] = (2, 2, 1, 2)) -> Mesh:
     sizes = dict(zip(sharding.AXES, shape, strict=True))
     return topology.make_mesh(sizes, jax.devices()[: math.prod(shape)])
 
@@ -48,9 +48,9 @@ def test_digest_does_not_depend_on_the_sharding(split: PartitionSpec) -> None:
 @pytest.fixture(scope="module")
 def digest_of_one() -> object:
     """A compiled digest on a single device."""
-    named = NamedSharding(_mesh((1, 1, 1)), PartitionSpec())
+    named = NamedSharding(_mesh((1, 1, 1, 1)), PartitionSpec())
     abstract = jax.ShapeDtypeStruct(SHAPE, np.uint32, sharding=named)
-    return jax.jit(make_digest(abstract, _mesh((1, 1, 1))))
+    return jax.jit(make_digest(abstract, _mesh((1, 1, 1, 1))))
 
 
 @settings(max_examples=200, deadline=None)
@@ -74,7 +74,7 @@ def test_swapped_elements_are_seen() -> None:
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int32])
 def test_all_types_of_a_state_have_digests(dtype: jnp.dtype) -> None:
     """Weights, half-precision values and counters are all covered."""
-    mesh = _mesh((1, 2, 1))
+    mesh = _mesh((1, 2, 1, 1))
     named = NamedSharding(mesh, PartitionSpec("fsdp"))
     digest = jax.jit(make_digest(jax.ShapeDtypeStruct((4,), dtype, sharding=named), mesh))
     one, two = (jax.device_put(jnp.asarray([1, 2, 3, n], dtype), named) for n in (4, 5))
