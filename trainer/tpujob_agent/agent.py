@@ -15,6 +15,7 @@ from tpujob_agent import processes, protocol, runs
 from tpujob_agent.child import Start
 from tpujob_agent.command import Kind, Program
 from tpujob_agent.launcher import Launcher
+from tpujob_agent.loop import turn
 from tpujob_agent.output import Output
 from tpujob_agent.protocol import ProcessState, Report
 from tpujob_agent.settings import Settings
@@ -87,8 +88,7 @@ class Agent:
         return self._exit_code is not None and not is_alive
 
     def _once(self) -> None:
-        for key, _ in self._selector.select(self._timeout_s()):
-            key.data()
+        turn(self._selector, self._timeout_s())
         self._reap()
         if self._told_to_leave and not self._is_leaving:
             self._leave()
@@ -197,7 +197,7 @@ class Agent:
 
     def _on_output(self) -> None:
         trainer = self._trainer
-        if trainer is None or not trainer.is_alive:  # its end, told in this turn, was taken first
+        if trainer is None:
             return
         is_open = trainer.output.pump()
         self._is_throttled = is_open and trainer.output.is_stuck
