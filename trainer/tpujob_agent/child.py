@@ -8,21 +8,18 @@ import functools
 import os
 import runpy
 import signal
-import socket
 import sys
-import time
 import types
 from pathlib import Path
 from typing import Any
 
-from tpujob_agent import processes, stacks
+from tpujob_agent import processes, runs, stacks
 from tpujob_agent.command import Kind, Program
 from tpujob_agent.peers import is_peer_lost
 from tpujob_agent.protocol import Env, ExitCode
 
 #: How long a trainer waits for its leader's port before it lets the program try by itself.
 LEADER_WAIT_S = 60.0
-_LEADER_POLL_S = 0.02
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -159,21 +156,11 @@ def _wait_before_dialling(address: str) -> None:
 
     @functools.wraps(dial)
     def initialize(*args: Any, **options: Any) -> None:
-        _wait_for_leader(address)
+        if not runs.await_leader(address, LEADER_WAIT_S):
+            print(f"tpujob: the leader's port {address} is not open yet, going on without waiting")
         dial(*args, **options)
 
     distributed.initialize = initialize
-
-
-def _wait_for_leader(address: str) -> None:
-    """Wait until the leader listens: JAX's client sleeps for a second when it dials too early."""
-    host, _, port = address.rpartition(":")
-    deadline = time.monotonic() + LEADER_WAIT_S
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0):
-            return
-        time.sleep(_LEADER_POLL_S)
-    print(f"tpujob: the leader's port {address} has not opened in {LEADER_WAIT_S:.0f} s, going on")
 
 
 def path_entry(program: Program) -> str | None:

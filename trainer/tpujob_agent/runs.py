@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
+import time
 from pathlib import Path
 
 from tpujob_agent.protocol import Env, Run
+
+_LEADER_POLL_S = 0.01
 
 
 def stacks_path(record: Path) -> Path:
@@ -54,3 +58,17 @@ def port_problem(leader: str) -> str:
             return f"port {port} of the leader is in use by another process"
         return f"cannot listen on the leader's port {port}: {error}"
     return ""
+
+
+def await_leader(address: str, timeout_s: float) -> bool:
+    """Whether the leader listens within this time.
+
+    JAX's client sleeps for a second when it dials too early, so nobody dials before.
+    """
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0):
+            return True
+        time.sleep(_LEADER_POLL_S)
+    return False

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
-import socket
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +17,7 @@ import jax
 from jax._src import distributed as jax_distributed
 
 from tpujob_agent.protocol import Env
+from tpujob_agent.runs import await_leader
 
 INIT_TIMEOUT_S = 60
 #: JAX's default of 100 s leaves the survivors of a frozen peer waiting for 90 s.
@@ -85,8 +84,10 @@ def join(world: World) -> None:
     jax.config.update("jax_enable_preemption_service", False)
     if not world.coordinator:
         return
-    if not world.is_leader:
-        _await_listener(world.coordinator)
+    if not world.is_leader and not await_leader(world.coordinator, INIT_TIMEOUT_S):
+        raise PeerLostError(
+            f"the leader at {world.coordinator} did not listen within {INIT_TIMEOUT_S} s"
+        )
     try:
         jax.distributed.initialize(
             world.coordinator,
@@ -100,19 +101,6 @@ def join(world: World) -> None:
         )
     except jax.errors.JaxRuntimeError as error:
         raise PeerLostError(f"the world did not come together: {error}") from error
-
-
-def _await_listener(address: str) -> None:
-    """Wait until the leader listens: a client that dials too early sleeps for a second."""
-    host, _, port = address.rpartition(":")
-    deadline = time.monotonic() + INIT_TIMEOUT_S
-    while time.monotonic() < deadline:
-        try:
-            with socket.create_connection((host, int(port)), timeout=1.0):
-                return
-        except OSError:
-            time.sleep(0.01)
-    raise PeerLostError(f"the leader at {address} did not listen within {INIT_TIMEOUT_S} s")
 
 
 def agree(world: World, key: str, value: Any, *, timeout_s: float = AGREE_TIMEOUT_S) -> list[Any]:
@@ -244,8 +232,3 @@ def leave(world: World) -> None:
     # All work is committed by now: a peer that fails in here costs nothing.
     with contextlib.suppress(jax.errors.JaxRuntimeError):
         jax.distributed.shutdown()
-
-
-def user_id() -> int:
-    """Numeric id of the user this process runs as, for messages about permissions."""
-    return os.geteuid()
