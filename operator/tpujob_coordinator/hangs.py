@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from tpujob_agent.protocol import Cause, Report
+from tpujob_coordinator.ending import end_of_member
 from tpujob_coordinator.membership import Member, Place, World
 from tpujob_coordinator.verdicts import End, Rank
 
@@ -75,8 +76,7 @@ class Inquiry:
         message = f"hangs: {self._alarm}. {reason}"
         if member is None:
             return End(Place(-1, -1), since_ms, Cause.HANG, Rank.CHECKED, message)
-        end = End(member.place, since_ms, Cause.HANG, Rank.CERTAIN, message)
-        return dataclasses.replace(end, node=member.hello.node, pod=member.hello.pod)
+        return end_of_member(member, Cause.HANG, message, since_ms)
 
 
 def _last_step_ms(world: World, members: Mapping[Place, Member], now_ms: int) -> int:

@@ -185,7 +185,7 @@ class World:
             return
         del self.objects[kind][name]
         if kind is POD:
-            tombstone = Tombstone.of(kind, found, self.now_ms)
+            tombstone = Tombstone.of(kind, found)
             assert tombstone is not None
             self.tombstones.append(tombstone)
             for job in self.objects[JOB].values():

@@ -32,8 +32,8 @@ def test_older_versions_are_ignored() -> None:
     """Own writes put into the cache are not undone by watch events that were under way."""
     store, changed = cache()
     store.put(TPU_TRAINING_JOB, thing(TPU_TRAINING_JOB, "j", 7))
-    store.observe(TPU_TRAINING_JOB, "MODIFIED", thing(TPU_TRAINING_JOB, "j", 5), 0)
-    store.observe(TPU_TRAINING_JOB, "MODIFIED", thing(TPU_TRAINING_JOB, "j", 7), 0)
+    store.observe(TPU_TRAINING_JOB, "MODIFIED", thing(TPU_TRAINING_JOB, "j", 5))
+    store.observe(TPU_TRAINING_JOB, "MODIFIED", thing(TPU_TRAINING_JOB, "j", 7))
     job = store.job(KEY)
     assert job is not None
     assert job["metadata"]["resourceVersion"] == "7"
@@ -44,7 +44,7 @@ def test_deletion_of_a_predecessor_does_not_remove_its_successor() -> None:
     """A late DELETED event of an object removes no namesake."""
     store, _ = cache()
     store.put(JOB, thing(JOB, "a", 9, uid="new"))
-    store.observe(JOB, "DELETED", thing(JOB, "a", 10, uid="old"), 0)
+    store.observe(JOB, "DELETED", thing(JOB, "a", 10, uid="old"))
     assert [item["metadata"]["uid"] for item in store.children(KEY, JOB)] == ["new"]
 
 
@@ -55,9 +55,9 @@ def test_lost_pods_are_remembered_as_long_as_their_job() -> None:
     pod = thing(POD, "a-0", 2, owner="uid-a")
     store.put(JOB, job)
     store.put(POD, pod)
-    store.observe(POD, "DELETED", pod, 5)
+    store.observe(POD, "DELETED", pod)
     assert [stone.name for stone in store.tombstones(KEY)] == ["a-0"]
-    store.observe(JOB, "DELETED", job, 6)
+    store.observe(JOB, "DELETED", job)
     assert store.tombstones(KEY) == ()
 
 
@@ -66,9 +66,9 @@ def test_doomed_objects_are_known_until_they_are_gone() -> None:
     store, _ = cache()
     store.put(JOB, thing(JOB, "a", 1))
     store.doom("uid-a")
-    store.observe(JOB, "MODIFIED", thing(JOB, "a", 2), 0)
+    store.observe(JOB, "MODIFIED", thing(JOB, "a", 2))
     assert "uid-a" in store.doomed
-    store.observe(JOB, "DELETED", thing(JOB, "a", 3), 0)
+    store.observe(JOB, "DELETED", thing(JOB, "a", 3))
     assert store.doomed == frozenset()
 
 
@@ -87,8 +87,8 @@ def test_nothing_is_kept_of_a_job_that_is_gone() -> None:
     store, _ = cache()
     store.put(TPU_TRAINING_JOB, thing(TPU_TRAINING_JOB, "j", 1))
     store.put(POD, thing(POD, "a-0", 2))
-    store.observe(POD, "DELETED", thing(POD, "a-0", 3), 0)
-    store.observe(TPU_TRAINING_JOB, "DELETED", thing(TPU_TRAINING_JOB, "j", 4), 0)
+    store.observe(POD, "DELETED", thing(POD, "a-0", 3))
+    store.observe(TPU_TRAINING_JOB, "DELETED", thing(TPU_TRAINING_JOB, "j", 4))
     assert store.keys() == []
     assert store.job(KEY) is None
     assert store.tombstones(KEY) == ()

@@ -37,10 +37,9 @@ class Tombstone:
     role: str
     phase: str
     created: str
-    deleted_ms: int
 
     @classmethod
-    def of(cls, kind: Kind, obj: Object, now_ms: int) -> Tombstone | None:
+    def of(cls, kind: Kind, obj: Object) -> Tombstone | None:
         """The tombstone of a deleted object; only pods get one."""
         if kind is not POD:
             return None
@@ -52,7 +51,6 @@ class Tombstone:
             role=meta.get("labels", {}).get(ROLE_LABEL, ""),
             phase=obj.get("status", {}).get("phase", ""),
             created=str(meta.get("creationTimestamp", "")),
-            deleted_ms=now_ms,
         )
 
 

@@ -61,11 +61,11 @@ class Cache:
         """UIDs of objects that are still there although their deletion was asked for."""
         return frozenset(self._doomed)
 
-    def observe(self, kind: Kind, event_type: str | None, obj: Object, now_ms: int) -> None:
+    def observe(self, kind: Kind, event_type: str | None, obj: Object) -> None:
         """Take in a watch event; ``event_type`` is None for objects of a listing."""
         self.events += 1
         if event_type == "DELETED":
-            self.remove(kind, obj, now_ms)
+            self.remove(kind, obj)
         else:
             self.put(kind, obj)
 
@@ -93,7 +93,7 @@ class Cache:
         found = table.get(key if kind is TPU_TRAINING_JOB else obj["metadata"]["name"])
         return () if found is None else (found,)
 
-    def remove(self, kind: Kind, obj: Object, now_ms: int) -> None:
+    def remove(self, kind: Kind, obj: Object) -> None:
         """Forget an object, unless a namesake has taken its place; remember a lost pod."""
         key, table = self._table(kind, obj)
         if table is None or key is None:
@@ -103,7 +103,7 @@ class Cache:
         if known is not None and known["metadata"]["uid"] == obj["metadata"]["uid"]:
             del table[name]
         self._doomed.discard(obj["metadata"]["uid"])
-        self._bury(key, kind, obj, now_ms)
+        self._bury(key, kind, obj)
         self._drop_empty_family(key)
         self._changed(key)
 
@@ -135,11 +135,11 @@ class Cache:
         key = JobKey(meta["namespace"], owner)
         return key, self._families.setdefault(key, Family()).objects[kind]
 
-    def _bury(self, key: JobKey, kind: Kind, obj: Object, now_ms: int) -> None:
+    def _bury(self, key: JobKey, kind: Kind, obj: Object) -> None:
         family = self._families.get(key)
         if family is None:
             return
-        tombstone = Tombstone.of(kind, obj, now_ms)
+        tombstone = Tombstone.of(kind, obj)
         if tombstone is not None:
             family.tombstones = [*family.tombstones, tombstone][-_MOST_TOMBSTONES:]
         uids = {job["metadata"]["uid"] for job in family.objects[CHILDREN[1]].values()}

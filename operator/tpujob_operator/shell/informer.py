@@ -23,7 +23,6 @@ from tpujob_operator.core.manifests.names import JOB_LABEL
 from tpujob_operator.settings import Settings
 from tpujob_operator.shell.cache import Cache
 from tpujob_operator.shell.client import ApiError, Client, is_in_cluster
-from tpujob_operator.shell.clock import now_ms
 
 _log = logging.getLogger(__name__)
 KINDS = (*CHILDREN, TPU_TRAINING_JOB)
@@ -50,7 +49,7 @@ class Informer:
         """Fill the cache; children come first, so that no job is looked at without them."""
         for kind in KINDS:
             for obj in (await self._list(kind))[0]:
-                self._cache.observe(kind, None, obj, now_ms())
+                self._cache.observe(kind, None, obj)
         self._audited_at = time.monotonic()
 
     async def watch(self, stop: asyncio.Event, ready: asyncio.Event) -> None:
@@ -89,7 +88,7 @@ class Informer:
         await asyncio.sleep(_LAG_S)
         gone = list(self._cache.prune(kind, listed, version))
         for obj in gone:
-            self._cache.remove(kind, obj, now_ms())
+            self._cache.remove(kind, obj)
         # Unknown ones are left alone: they may have been deleted since the listing.
         behind = [
             obj for obj in listed if self._cache.has(kind, obj) and self._cache.put(kind, obj)
@@ -126,7 +125,7 @@ class Informer:
 
         async def take(event: Any, **_: Any) -> None:
             obj = {**head, **event["object"]}
-            self._cache.observe(kind, event["type"], obj, now_ms())
+            self._cache.observe(kind, event["type"], obj)
 
         return take
 

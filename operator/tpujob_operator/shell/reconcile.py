@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import time
@@ -177,10 +176,3 @@ def _parse(obj: Object) -> tuple[TPUTrainingJob | None, str]:
         return parse_job(obj), ""
     except InvalidJobError as error:
         return None, "; ".join(str(error).splitlines())
-
-
-async def run_workers(reconciler: Reconciler, number: int) -> None:
-    """Run workers until one of them fails, which none should."""
-    async with asyncio.TaskGroup() as group:
-        for _ in range(number):
-            group.create_task(reconciler.work())
