@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tpujob_agent import protocol
-from tpujob_agent.protocol import CoordinatorConfig, EventKind, Message, ProcessState, Report
+from tpujob_agent.protocol import CoordinatorConfig, EventKind, Message, Phase, ProcessState, Report
 from tpujob_coordinator.core import Core
 from tpujob_coordinator.membership import Place
 from tpujob_coordinator.stages import Send
@@ -63,6 +63,11 @@ class SimAgent:
         self.is_dying = bool(self.live_generation)
         if self.connection is not None:
             self.outbox.append(protocol.Leaving(now_ms, 30_000))
+
+    def announce(self, now_ms: int, grace_ms: int = 30_000) -> None:
+        """SIGTERM reaches the agent, whose trainer obeys requests to save."""
+        self.is_leaving = True
+        self.outbox.append(protocol.Leaving(now_ms, grace_ms))
 
     def obey(self, message: Message, now_ms: int) -> None:
         """Process one message of the coordinator."""
@@ -144,6 +149,22 @@ class Simulation:
         """Every place of the job."""
         slices = range(self.config.slices + self.config.spares)
         return [Place(s, h) for s in slices for h in range(self.config.hosts_per_slice)]
+
+    def train(self, *, obeys: bool = True, step: int = 11) -> None:
+        """Every running trainer takes steps."""
+        for agent in self.agents.values():
+            agent.advance(
+                self.now_ms,
+                phase=Phase.TRAIN,
+                phase_at_ms=self.now_ms,
+                obeys_saves=obeys,
+                restored_step=0,
+                first_step=1,
+                first_step_at_ms=self.now_ms - 1000,
+                step=step,
+                step_at_ms=self.now_ms,
+            )
+        self.settle()
 
     def events(self, *kinds: EventKind) -> list[protocol.Event]:
         """The present coordinator's events (of these kinds)."""

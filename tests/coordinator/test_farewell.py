@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.coordinator.simulation import Simulation, config
-from tpujob_agent.protocol import Budget, Cause, EventKind, ExitCode, Leaving, Phase, Save
+from tpujob_agent.protocol import Budget, Cause, EventKind, ExitCode, Save
 from tpujob_coordinator.farewell import LAST_MS
 from tpujob_coordinator.membership import Place
 from tpujob_coordinator.stages import Stage
@@ -15,18 +15,7 @@ def training(**options: int) -> Simulation:
     """A world that trains a program which obeys requests to save."""
     simulation = Simulation(config(**options))
     simulation.start()
-    for agent in simulation.agents.values():
-        agent.advance(
-            simulation.now_ms,
-            phase=Phase.TRAIN,
-            phase_at_ms=simulation.now_ms,
-            obeys_saves=True,
-            first_step=1,
-            first_step_at_ms=simulation.now_ms - 1000,
-            step=11,
-            step_at_ms=simulation.now_ms,
-        )
-    simulation.settle()
+    simulation.train()
     return simulation
 
 
@@ -39,8 +28,7 @@ def farewells(simulation: Simulation) -> list[Save]:
 def test_a_leaving_host_has_everybody_save_and_exit() -> None:
     """All are asked for one save ahead of them, and their exit code means preemption."""
     simulation = training()
-    simulation.agents[OTHER].is_leaving = True
-    simulation.agents[OTHER].outbox.append(Leaving(simulation.now_ms, 30_000))
+    simulation.agents[OTHER].announce(simulation.now_ms)
     simulation.settle()
     (save,) = farewells(simulation)
     assert save.then_leave
@@ -61,8 +49,7 @@ def test_a_leaving_host_has_everybody_save_and_exit() -> None:
 def test_a_save_that_takes_too_long_is_not_waited_for() -> None:
     """Before the grace period ends, the world is ended as it was without a save."""
     simulation = training()
-    simulation.agents[OTHER].is_leaving = True
-    simulation.agents[OTHER].outbox.append(Leaving(simulation.now_ms, 30_000))
+    simulation.agents[OTHER].announce(simulation.now_ms)
     simulation.wait(30_000 - LAST_MS - 1_000)
     assert not simulation.events(EventKind.LOSS)
     simulation.wait(2_000)
@@ -73,8 +60,7 @@ def test_a_save_that_takes_too_long_is_not_waited_for() -> None:
 def test_a_short_grace_ends_the_world_at_once() -> None:
     """Without time for a save nobody is asked for one."""
     simulation = training()
-    simulation.agents[OTHER].is_leaving = True
-    simulation.agents[OTHER].outbox.append(Leaving(simulation.now_ms, LAST_MS))
+    simulation.agents[OTHER].announce(simulation.now_ms, LAST_MS)
     simulation.settle()
     assert not farewells(simulation)
     assert simulation.events(EventKind.LOSS)
@@ -84,8 +70,7 @@ def test_hosts_that_leave_together_are_one_loss() -> None:
     """A drained slice: the second host's leaving neither asks again nor counts again."""
     simulation = training()
     for place in (Place(1, 0), Place(1, 1)):
-        simulation.agents[place].is_leaving = True
-        simulation.agents[place].outbox.append(Leaving(simulation.now_ms, 30_000))
+        simulation.agents[place].announce(simulation.now_ms)
     simulation.settle()
     (save,) = farewells(simulation)
     for agent in simulation.agents.values():
@@ -100,8 +85,7 @@ def test_hosts_that_leave_together_are_one_loss() -> None:
 def test_a_crash_during_a_farewell_is_the_crash_it_is() -> None:
     """A trainer killed while the others save: the loss names it and its signal."""
     simulation = training()
-    simulation.agents[OTHER].is_leaving = True
-    simulation.agents[OTHER].outbox.append(Leaving(simulation.now_ms, 30_000))
+    simulation.agents[OTHER].announce(simulation.now_ms)
     simulation.settle()
     simulation.agents[FIRST].end(simulation.now_ms, signal=9)
     simulation.settle()
@@ -112,8 +96,7 @@ def test_a_crash_during_a_farewell_is_the_crash_it_is() -> None:
 def test_a_leaver_that_is_gone_too_early_was_preempted() -> None:
     """Spot hosts get less time than was told: no node is blamed for it."""
     simulation = training()
-    simulation.agents[OTHER].is_leaving = True
-    simulation.agents[OTHER].outbox.append(Leaving(simulation.now_ms, 30_000))
+    simulation.agents[OTHER].announce(simulation.now_ms)
     simulation.settle()
     simulation.disconnect(simulation.agents[OTHER])
     simulation.wait(3_000)
