@@ -177,6 +177,12 @@ class Rig:
         for record in self._records:
             record.unlink(missing_ok=True)
 
+    def kill_coordinator(self) -> None:
+        """Kill it, and wait until it is gone."""
+        assert self.coordinator is not None
+        self.coordinator.kill()
+        self.coordinator.wait()
+
     # ---- timeline
 
     def get(self, path: str, token: str = TOKEN) -> Any:

@@ -87,9 +87,7 @@ def test_a_world_that_can_be_replaced_stops_without_a_coordinator(tmp_path: Path
     with rig(tmp_path, slices=1, hosts=1, spares=1, fence_s=1) as made:
         start(made)
         made.wait_event(EventKind.PROGRESS, count=2)
-        assert made.coordinator is not None
-        made.coordinator.kill()
-        made.coordinator.wait()
+        made.kill_coordinator()
         agent = made.agents[0, 0]
         wait_until(lambda: "others may train by now" in agent.text, "the agent stops its trainer")
         made.start_coordinator()

@@ -84,9 +84,7 @@ def test_a_hung_trainer_is_killed_without_a_coordinator(tmp_path: Path) -> None:
     with rig(tmp_path, slices=1, hosts=1) as made:
         start(made, **QUICK)
         made.wait_event(EventKind.PROGRESS, count=2)
-        assert made.coordinator is not None
-        made.coordinator.kill()
-        made.coordinator.wait()
+        made.kill_coordinator()
         (tmp_path / "stuck-0").touch()
         agent = made.agents[0, 0]
         wait_until(lambda: "killing the trainer: no step after" in agent.text, "the agent acts")
@@ -166,9 +164,7 @@ def test_a_host_that_goes_without_a_coordinator_stops_at_once(tmp_path: Path) ->
     with rig(tmp_path, slices=1, hosts=1) as made:
         start(made)
         made.wait_event(EventKind.PROGRESS, count=2)
-        assert made.coordinator is not None
-        made.coordinator.kill()
-        made.coordinator.wait()
+        made.kill_coordinator()
         agent = made.agents[0, 0]
         wait_until(lambda: "no connection to the coordinator" in agent.text, "the loss")
         agent.kill(signal.SIGTERM)

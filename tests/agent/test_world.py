@@ -125,9 +125,7 @@ def test_a_killed_agent_takes_its_trainer_along_and_rejoins(world: Rig) -> None:
 def test_a_killed_coordinator_does_not_disturb_training(world: Rig) -> None:
     """The next one adopts the running generation, and the same processes train on."""
     before = trainers(world)
-    assert world.coordinator is not None
-    world.coordinator.kill()
-    world.coordinator.wait()
+    world.kill_coordinator()
     world.start_coordinator()
     world.wait_event(EventKind.GENERATION_STARTED, adopted=True, generation=1)
     world.wait_event(EventKind.COMMITTED, count=len(world.events(EventKind.COMMITTED)) + 3)

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tests.specs import TWO_SLICES
 from tpujob_operator.api.base import rfc3339
 from tpujob_operator.api.models import InvalidJobError, parse_job
 from tpujob_operator.core.decide import decide
@@ -44,14 +45,7 @@ def job_object(name: str = "j", **spec: Any) -> Object:
             "generation": 1,
             "creationTimestamp": rfc3339(START_MS),
         },
-        "spec": {
-            "accelerator": "v5e",
-            "topology": "2x2",
-            "slices": 2,
-            "trainer": {"config": {"steps": 100}},
-            "checkpoint": {"directory": "/checkpoints"},
-            **spec,
-        },
+        "spec": {**TWO_SLICES, **spec},
     }
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from localcluster.cluster import Cluster
 from localcluster.kubeapi import Object
 from tests.namespaced import Namespaced
+from tests.specs import TWO_SLICES
 from tests.waiting import wait_until
 from tpujob_agent.processes import die_with_parent
 from tpujob_operator.core.kinds import EVENT, JOB, JOB_SET, POD, TPU_TRAINING_JOB, Kind
@@ -121,14 +122,7 @@ class Jobs(Namespaced):
             "apiVersion": TPU_TRAINING_JOB.api_version,
             "kind": TPU_TRAINING_JOB.kind,
             "metadata": {"name": name, "namespace": self.namespace},
-            "spec": {
-                "accelerator": "v5e",
-                "topology": "2x2",
-                "slices": 2,
-                "trainer": {"config": {"steps": 100}},
-                "checkpoint": {"directory": "/checkpoints"},
-                **spec,
-            },
+            "spec": {**TWO_SLICES, **spec},
         }
         return self.submit(body)
 

@@ -6,28 +6,19 @@ from typing import Any
 
 import pytest
 import yaml
-from helm_python import Chart
 
 from localcluster.cluster import Cluster
 from tests.operator.rig import Jobs, running
+from tests.rendering import rendered
 from tests.waiting import wait_until
 from tpujob_operator.core.kinds import JOB, TPU_TRAINING_JOB
 
 pytestmark = pytest.mark.control_plane
-_CHART = Path(__file__).parents[2] / "charts" / "tpujob-operator"
 
 
 def _rights(namespace: str) -> list[dict[str, Any]]:
     """Service account, roles and bindings as the chart makes them, for one namespace."""
-    with Chart.load(_CHART) as chart:
-        files = chart.render({"watchNamespaces": [namespace]}, name=namespace, namespace=namespace)
-    documents = [
-        document
-        for path, text in files.items()
-        if path.endswith(".yaml")
-        for document in yaml.safe_load_all(text)
-        if document
-    ]
+    documents = rendered({"watchNamespaces": [namespace]}, name=namespace, namespace=namespace)
     wanted = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
     return [item for item in documents if item["kind"] in wanted]
 
