@@ -27,29 +27,33 @@ def test_steps_are_multiples_wherever_a_run_starts(start: int, expected: list[in
     assert _due("steps:10", start=start, last=25) == expected
 
 
-def test_seconds_become_steps_by_the_measured_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At 0.5 s a step, five seconds are ten steps, counted from where the pace is known."""
+@pytest.fixture
+def now_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock's time, which the test moves."""
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_seconds_become_steps_by_the_measured_pace(now_s: list[float]) -> None:
+    """At 0.5 s a step, five seconds are ten steps, counted from where the pace is known."""
     plan = SaveSchedule(CheckpointConfig("c", "seconds:5", 3), World(), start=100, last=1000)
     due = []
     for step in range(101, 140):
-        now[0] += 0.5
+        now_s[0] += 0.5
         if plan.due(step).durable:
             due.append(step)
     assert due == [113, 123, 133]
 
 
 def test_interval_shorter_than_a_step_saves_after_every_step(
-    monkeypatch: pytest.MonkeyPatch,
+    now_s: list[float],
 ) -> None:
     """The interval is never rounded to no step at all."""
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     plan = SaveSchedule(CheckpointConfig("c", "seconds:0.1", 3), World(), start=0, last=100)
     due = []
     for step in range(1, 8):
-        now[0] += 2.0
+        now_s[0] += 2.0
         if plan.due(step).durable:
             due.append(step)
     assert due == [4, 5, 6, 7]
@@ -62,27 +66,25 @@ def test_coordinator_can_ask_for_a_save(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def _at_pace(
-    plan: SaveSchedule, monkeypatch: pytest.MonkeyPatch, *, steps: int, pace_s: float
+    plan: SaveSchedule, now_s: list[float], *, steps: int, pace_s: float
 ) -> list[tuple[int, Due]]:
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     plan._last_pulse = (0, 0.0)
     told = []
     for step in range(1, steps + 1):
-        now[0] += pace_s
+        now_s[0] += pace_s
         told.append((step, plan.due(step)))
     return told
 
 
-def test_snapshots_come_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshots_come_every_two_seconds(now_s: list[float]) -> None:
     """At 0.5 s a step, four steps lie between snapshots, whatever checkpoints do."""
     plan = SaveSchedule(CheckpointConfig("c", "steps:7", 3), World(), start=0, last=100)
-    told = _at_pace(plan, monkeypatch, steps=16, pace_s=0.5)
+    told = _at_pace(plan, now_s, steps=16, pace_s=0.5)
     assert [step for step, due in told if due.local] == [7, 11, 15]
     assert [step for step, due in told if due.durable] == [7, 14]
 
 
-def test_costly_snapshots_come_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costly_snapshots_come_less_often(now_s: list[float]) -> None:
     """One that takes 0.3 s comes every 10 s, so that it costs 3 % at most."""
     plan = SaveSchedule(
         CheckpointConfig("c", "steps:1000", 3),
@@ -91,7 +93,7 @@ def test_costly_snapshots_come_less_often(monkeypatch: pytest.MonkeyPatch) -> No
         last=1000,
         snapshot_cost_s=lambda: 0.3,
     )
-    told = _at_pace(plan, monkeypatch, steps=50, pace_s=0.5)
+    told = _at_pace(plan, now_s, steps=50, pace_s=0.5)
     assert [step for step, due in told if due.local] == [23, 43]
 
 
@@ -122,28 +124,27 @@ def test_request_to_save_and_leave_is_obeyed_at_its_step(monkeypatch: pytest.Mon
     ("interval", "expected"), [("auto", [3, 13, 23]), ("seconds:10", [23]), ("steps:15", [15])]
 )
 def test_interval_is_the_coordinators_if_left_to_it(
-    monkeypatch: pytest.MonkeyPatch, interval: str, expected: list[int]
+    monkeypatch: pytest.MonkeyPatch, now_s: list[float], interval: str, expected: list[int]
 ) -> None:
     """With ``auto`` the interval that is told counts; one that a user gave stands."""
     monkeypatch.setattr(tpujob, "save_interval_s", lambda: 5.0)
     plan = SaveSchedule(CheckpointConfig("c", interval, 3), World(), start=0, last=100)
-    due = _at_pace(plan, monkeypatch, steps=29, pace_s=0.5)
+    due = _at_pace(plan, now_s, steps=29, pace_s=0.5)
     saved = [step for step, what in due if what.durable]
     assert saved == [step for step in expected if step > PACE_STEPS]
 
 
 def test_interval_that_changes_is_followed_from_the_next_pulse(
     monkeypatch: pytest.MonkeyPatch,
+    now_s: list[float],
 ) -> None:
     """Until it is told, ``auto`` is a minute; a told one takes effect at once."""
     intervals = {"s": None}
     monkeypatch.setattr(tpujob, "save_interval_s", lambda: intervals["s"])
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     plan = SaveSchedule(CheckpointConfig("c", "auto", 3), World(), start=0, last=1000)
     saved = []
     for step in range(1, 60):
-        now[0] += 1.0
+        now_s[0] += 1.0
         if step == 30:
             intervals["s"] = 10.0  # type: ignore[assignment] # as it is told
         if plan.due(step).durable:
