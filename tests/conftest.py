@@ -8,10 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from localcluster import host
 from localcluster.cluster import Cluster
 from localcluster.layout import Spec
+
+# Machines are shared: how long an example takes says nothing.
+settings.register_profile("shared-machine", deadline=None)
+settings.load_profile("shared-machine")
 
 CRD = Path(__file__).parents[1] / "crds" / "tpujob.dev_tputrainingjobs.yaml"
 

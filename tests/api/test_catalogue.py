@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tpujob_tpu.catalogue import (
@@ -84,7 +84,6 @@ def test_every_generation_is_told_apart() -> None:
         assert is_usable == bool(generation.gke_label) == bool(generation.topologies)
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(USABLE),
     st.lists(st.integers(min_value=1, max_value=64), min_size=2, max_size=3),

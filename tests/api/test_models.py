@@ -176,9 +176,7 @@ _PATHS = [
 ]  # fmt: skip
 
 
-@settings(
-    deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=st.sampled_from(_PATHS), value=_JSON, is_templated=st.booleans())
 def test_garbage_is_refused_in_words(
     path: tuple[str, ...],

@@ -177,7 +177,7 @@ STORIES = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.sampled_from([(2, 0, (1,)), (2, 1, (1,)), (3, 1, (2,)), (4, 0, (2,))]), STORIES)
 def test_worlds_shrink_and_grow_back(
     shape: tuple[int, int, tuple[int, ...]], story: list[tuple[str, int]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tpujob_operator.api.models import MAX_NAME
@@ -15,7 +15,6 @@ _JOB_NAMES = st.text(string.ascii_lowercase, min_size=1, max_size=MAX_NAME)
 _NUMBERS = st.integers(min_value=0, max_value=9999)
 
 
-@settings(deadline=None)
 @given(job=_JOB_NAMES, attempt=_NUMBERS, slice_index=_NUMBERS, host=_NUMBERS)
 def test_every_name_fits(job: str, attempt: int, slice_index: int, host: int) -> None:
     """With any admitted job name and numbers of four digits, no name exceeds a DNS label."""
@@ -25,7 +24,6 @@ def test_every_name_fits(job: str, attempt: int, slice_index: int, host: int) ->
     assert max(map(len, (worker, coordinator, *others))) <= _LABEL
 
 
-@settings(deadline=None)
 @given(job=_JOB_NAMES, attempt=_NUMBERS, slice_index=_NUMBERS, host=_NUMBERS)
 def test_worker_hosts(job: str, attempt: int, slice_index: int, host: int) -> None:
     """A worker's DNS name is its pod's hostname below the JobSet's headless service."""

@@ -53,7 +53,7 @@ def digest_of_one() -> object:
     return jax.jit(make_digest(abstract, _mesh((1, 1, 1, 1))))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(element=st.integers(0, math.prod(SHAPE) - 1), bit=st.integers(0, 31))
 def test_every_flipped_bit_is_seen(digest_of_one: object, element: int, bit: int) -> None:
     """A single flipped bit anywhere changes the digest, always."""

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.worlds import SMALL_MODEL
@@ -37,7 +37,6 @@ def test_learning_rates_by_schedule(schedule: str, decay_steps: int, expected: l
     assert found == pytest.approx(expected, abs=1e-3)
 
 
-@settings(deadline=None)  # the first one compiles
 @given(
     schedule=st.sampled_from(["constant", "cosine", "wsd"]),
     warmup=st.integers(0, 30),
