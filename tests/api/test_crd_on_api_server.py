@@ -180,24 +180,11 @@ def test_topologies_are_judged_alike(server: Server, make_job: Make) -> None:
             assert (server.refusal(job) == "") == is_valid, (generation.name, topology)
 
 
-@pytest.mark.parametrize(
-    "patch",
-    [
-        {"accelerator": "v6e"},
-        {"topology": "4x4"},
-        {"slices": 2},
-        {"trainer": {"config": {"steps": 4}}},
-        {"trainer": {"image": "other"}},
-        {"checkpoint": {"directory": "/other"}},
-        {"recovery": {"preload": ["numpy"]}},
-    ],
-    ids=str,
-)
-def test_what_shapes_pods_cannot_be_changed(server: Server, make_job: Make, patch: Object) -> None:
-    """A change of anything that the pods are made from is refused, and says what to do."""
-    server.create(make_job(recovery={"preload": ["jax"]}), dry_run=False)
+def test_the_checkpoint_directory_cannot_be_changed(server: Server, make_job: Make) -> None:
+    """A new attempt would resume from nothing; the message says what to do."""
+    server.create(make_job(), dry_run=False)
     with pytest.raises(ApiError, match="delete the job and create a new one"):
-        server.merge("j", {"spec": patch})
+        server.merge("j", {"spec": {"checkpoint": {"directory": "/other"}}})
 
 
 def test_program_cannot_be_exchanged(server: Server, make_job: Make) -> None:
@@ -209,14 +196,18 @@ def test_program_cannot_be_exchanged(server: Server, make_job: Make) -> None:
 
 
 def test_the_rest_can_be_changed(server: Server, make_job: Make) -> None:
-    """Suspension, budgets, intervals, deadline and TTL may change in place."""
+    """What shapes pods makes a new attempt, all other fields change in place."""
     server.create(make_job(), dry_run=False)
     patch = {
+        "accelerator": "v6e",
+        "topology": "4x4",
+        "slices": 2,
+        "trainer": {"config": {"steps": 4}, "image": "other"},
         "suspend": True,
         "ttlSecondsAfterFinished": 5,
         "activeDeadlineSeconds": 50,
         "checkpoint": {"keep": 9, "interval": {"policy": "Steps", "steps": 7}},
-        "recovery": {"budgets": {"process": 1}},
+        "recovery": {"budgets": {"process": 1}, "preload": ["numpy"]},
         "health": {"progressPattern": "(?P<step>[0-9]+)"},
     }
     changed = server.merge("j", {"spec": patch})

@@ -76,7 +76,12 @@ def _finish(world: World) -> None:
     world.readings.append(told(seen, epoch=str(world.now_ms)))
 
 
+def _change_spec(world: World) -> None:
+    world.obj["spec"]["slices"] = 3 - world.obj["spec"]["slices"]
+
+
 HAPPENINGS: tuple[Happening, ...] = (
+    _change_spec,
     _suspend,
     _resume,
     _run_pods,
@@ -123,7 +128,7 @@ def _play(world: World, story: list[tuple[Happening, int, int | None]]) -> None:
             assert {world.status["state"]} == ended
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(STORIES)
 def test_every_story_comes_to_rest(story: list[tuple[Happening, int, int | None]]) -> None:
     """After any story the second plan is empty, and all invariants held on the way."""
@@ -138,7 +143,7 @@ def test_every_story_comes_to_rest(story: list[tuple[Happening, int, int | None]
         assert world.step().is_empty
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(STORIES, st.integers(0, 10))
 def test_operator_restart_changes_no_decision(
     story: list[tuple[Happening, int, int | None]], cut: int

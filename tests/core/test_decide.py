@@ -7,6 +7,7 @@ from tests.core.stories import settled, told, training
 from tests.core.world import World, job_object
 from tpujob_agent.protocol import EventKind
 from tpujob_operator.core.kinds import JOB_SET, POD
+from tpujob_operator.core.timetypes import TimeType
 
 
 def test_new_job_is_made_in_one_pass() -> None:
@@ -126,6 +127,53 @@ def test_spares_are_counted_and_waited_for_by_nobody() -> None:
     world.run_pods()
     world.settle()
     assert world.status["slices"] == {"wanted": 2, "running": 2, "spare": 1}
+
+
+def test_a_changed_spec_makes_a_new_attempt() -> None:
+    """The old attempt leaves, which costs no budget, before one of the new spec is made."""
+    world = training()
+    world.obj["spec"]["slices"] = 1
+    world.step()
+    assert world.deleted == ["JobSet j-1"]
+    assert world.notes[-1] == "SpecChanged"
+    at = world.now_ms + 900
+    saved = event(at - 200, EventKind.COMMITTED, step=7)
+    gone = loss(at, at - 100, cause="preemption")
+    world.readings.append(told(progress(at - 500, 1, 7), saved, gone, first=20))
+    world.now_ms += 1_000
+    world.settle()
+    assert world.status["attempt"] == 2
+    assert list(world.objects[JOB_SET]) == ["j-2"]
+    assert world.deleted == ["JobSet j-1"]
+    assert world.status["checkpoint"]["step"] == 7
+    assert not world.status.get("incidents")
+    assert world.history.incidents.used == {}
+    world.restart_operator()
+    world.settle()
+    assert list(world.objects[JOB_SET]) == ["j-2"]
+
+
+def test_what_shapes_no_pod_makes_no_attempt() -> None:
+    """Budgets, limits and times are changed without touching a pod."""
+    world = training()
+    world.obj["spec"].update(
+        recovery={"budgets": {"process": 1}}, health={"hang": {"factor": 9}}, suspend=False
+    )
+    world.settle()
+    assert world.status["attempt"] == 1
+    assert world.deleted == []
+
+
+def test_a_suspended_job_changes_without_running() -> None:
+    """Its next attempt is suspended too, and the time is no teardown."""
+    world = training()
+    world.obj["spec"]["suspend"] = True
+    world.settle()
+    world.obj["spec"]["slices"] = 1
+    world.settle()
+    assert world.status["attempt"] == 2
+    assert world.objects[JOB_SET]["j-2"]["spec"]["suspend"] is True
+    assert world.history.ledger.type_now is TimeType.SUSPENDED
 
 
 @pytest.mark.parametrize("how", ["deleted", "failed", "vanished"])

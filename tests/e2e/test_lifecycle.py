@@ -8,7 +8,7 @@ import pytest
 
 from localcluster import baseimage
 from localcluster.template import identify
-from tests.e2e.rig import ENDED, RECOVER_S, Jobs, assert_adds_up, uids
+from tests.e2e.rig import ENDED, RECOVER_S, TRAINING, Jobs, assert_adds_up, uids
 from tests.waiting import wait_until
 from tpujob_operator.core.kinds import (
     JOB,
@@ -92,6 +92,20 @@ def test_suspended_job_gives_its_hosts_back_and_goes_on_later(jobs: Jobs) -> Non
     assert status["attempt"] == 1
     assert status["incidents"] == []
     assert status["goodput"]["seconds"]["suspended"] > 0
+    assert_adds_up(status)
+
+
+def test_changed_program_goes_on_from_the_checkpoint(jobs: Jobs) -> None:
+    """A change of the template saves, makes a new attempt, loses no step and costs no budget."""
+    jobs.train("j")
+    jobs.wait_status("j", lambda s: s.get("checkpoint", {}).get("step", 0) >= 20, "a checkpoint")
+    steps = int(jobs.status("j")["step"]) + 150
+    jobs.change("j", template=jobs.template("python", "-c", TRAINING, steps=steps))
+    status = jobs.wait_state("j", *ENDED)
+    assert status["state"] == "Succeeded", jobs.story("j")
+    assert (status["step"], status["attempt"]) == (steps, 2)
+    assert status["incidents"] == []
+    assert status["goodput"]["seconds"].get("rollback", 0.0) == 0.0, jobs.story("j")
     assert_adds_up(status)
 
 

@@ -26,8 +26,8 @@ from tests.manifests.parts import (
 from tpujob_agent.protocol import CoordinatorConfig, Env
 from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.core.manifests import build, environment
-from tpujob_operator.core.manifests.jobset import shape_digest
 from tpujob_operator.core.manifests.options import ManifestOptions
+from tpujob_operator.core.manifests.shape import changed_fields, shape
 
 GOLDEN = Path(__file__).parent / "golden"
 KUBERNETES = "1.36.0"
@@ -306,12 +306,29 @@ def test_building_is_pure(templated: MakeJob, options: ManifestOptions) -> None:
     assert job.to_json() == before
 
 
-def test_shape_digest(example: MakeJob) -> None:
-    """The digest changes with what an attempt is made from, and with nothing else."""
-    digest = shape_digest(example("demo"))
-    assert shape_digest(example("demo", suspend=True, ttlSecondsAfterFinished=4)) == digest
-    assert shape_digest(example("demo", slices=3)) != digest
-    assert shape_digest(example("demo", recovery={"budgets": {"process": 1}})) != digest
+@pytest.mark.parametrize(
+    ("changes", "fields"),
+    [
+        ({"suspend": True, "ttlSecondsAfterFinished": 4}, []),
+        ({"recovery": {"budgets": {"process": 1}}}, []),
+        ({"slices": 3}, ["slices"]),
+        ({"slices": 3, "topology": "4x4", "spares": 1}, ["slices", "spares", "topology"]),
+        ({"recovery": {"preload": ["numpy"]}}, ["recovery.preload"]),
+        ({"trainer": {"config": {}}}, ["trainer"]),
+    ],
+)
+def test_fields_that_make_a_new_attempt(
+    example: MakeJob, changes: dict[str, Any], fields: list[str]
+) -> None:
+    """What shapes pods is told apart from what does not, and named."""
+    made_from = shape(example("demo"))
+    assert changed_fields(made_from, example("demo", **changes)) == fields
+
+
+@pytest.mark.parametrize("made_from", ["", "0123456789abcdef", "[]", "7"])
+def test_what_another_release_wrote_changes_nothing(example: MakeJob, made_from: str) -> None:
+    """An upgrade of the operator restarts no job."""
+    assert changed_fields(made_from, example("demo")) == []
 
 
 def test_preload(example: MakeJob) -> None:

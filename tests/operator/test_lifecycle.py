@@ -57,6 +57,20 @@ def test_job_that_starts_suspended_has_no_pods(jobs: Jobs) -> None:
     jobs.wait_pods("j", 3)
 
 
+def test_changed_spec_makes_a_new_attempt(jobs: Jobs) -> None:
+    """Another number of slices: the JobSet goes, one of the new shape comes, and it is told."""
+    jobs.create("j")
+    jobs.wait_pods("j", 3)
+    first = jobs.wait(JOB_SET, "j-1")
+    jobs.change("j", slices=1)
+    jobs.wait_gone(JOB_SET, "j-1", first["metadata"]["uid"])
+    jobs.wait(JOB_SET, "j-2")
+    jobs.wait_pods("j", 2)
+    jobs.wait_event("j", "SpecChanged")
+    assert jobs.status("j")["attempt"] == 2
+    assert jobs.status("j")["incidents"] == []
+
+
 def test_lost_pod_brings_its_slice_back_at_once(jobs: Jobs) -> None:
     """A deleted pod costs its slice's Job, once; the other slice and the coordinator stay."""
     jobs.create("j")

@@ -190,9 +190,4 @@ TEMPLATE_RULES = rules(
         "the container that trains needs a command: the agent runs it and cannot see "
         "the entrypoint of an image",
     ),
-    rule(
-        "self == oldSelf",
-        "template cannot be changed: delete the job and create a new one; "
-        "it resumes from the checkpoints in its directory",
-    ),
 )

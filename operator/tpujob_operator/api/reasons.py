@@ -27,6 +27,7 @@ NODE_LOST: Final = "NodeLost"
 COORDINATOR_LOST: Final = "CoordinatorLost"
 RECOVERED: Final = "Recovered"
 NEW_ATTEMPT: Final = "NewAttempt"
+SPEC_CHANGED: Final = "SpecChanged"
 
 # ---- Stalled
 JOBSET_MISSING: Final = "JobSetMissing"

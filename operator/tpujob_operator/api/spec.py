@@ -27,6 +27,7 @@ DIRECTORY_PATTERN = "^(/|[a-z][a-z0-9]*://.)"
 _OPEN: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
 _EMPTY: dict[str, Any] = {"default": {}}
 _NEXT_ATTEMPT = " A change takes effect at the next attempt."
+_MAKES_ATTEMPT = " A change makes a new attempt, which resumes from a checkpoint made before."
 
 Accelerator = enum.StrEnum("Accelerator", {g.name: g.name for g in GENERATIONS})  # type: ignore[misc] # the catalogue is the source
 
@@ -155,8 +156,7 @@ class Recovery(Model):
         max_length=64,
         description="Python modules the agent imports once; every start of the trainer is a fork "
         "that has them already. Default: jax, flax, optax and orbax.checkpoint where the image "
-        "has them; for the bundled trainer what it needs. Cannot be changed.",
-        json_schema_extra=rules(immutable("recovery.preload")),
+        "has them; for the bundled trainer what it needs." + _MAKES_ATTEMPT,
     )
 
 
@@ -253,34 +253,31 @@ class JobSpec(Model):
     )
     accelerator: Accelerator = Field(
         description="TPU generation, not a GKE label. v7 is tpu7x; v2 is not offered by GKE; "
-        "v8t and v8i are announced. Cannot be changed.",
-        json_schema_extra=rules(immutable("accelerator")),
+        "v8t and v8i are announced." + _MAKES_ATTEMPT,
     )
     topology: str = Field(
         max_length=_MAX_TOPOLOGY,
         description="Shape of each slice in chips, such as 4x4 or 4x4x8. Hosts and chips follow "
-        "from it. Cannot be changed.",
+        "from it." + _MAKES_ATTEMPT,
         json_schema_extra=rules(
             rule(
                 f"self.matches('{TOPOLOGY_PATTERN}')",
                 "topology must look like 4x4 or 4x4x4: chips in each dimension",
             ),
-            immutable("topology"),
         ),
     )
     slices: int = Field(
         default=1,
         ge=1,
         le=MAX_SLICES,
-        description="Number of slices, which talk to each other over the data centre network. "
-        "Cannot be changed.",
-        json_schema_extra=rules(immutable("slices")),
+        description="Number of slices, which talk to each other over the data centre network."
+        + _MAKES_ATTEMPT,
     )
     spares: int = Field(
         default=0,
         ge=0,
         le=MAX_SLICES,
-        description="Idle slices that take over at once when one is lost." + _NEXT_ATTEMPT,
+        description="Idle slices that take over at once when one is lost." + _MAKES_ATTEMPT,
     )
     elastic: Elastic | None = Field(
         default=None,
@@ -292,13 +289,12 @@ class JobSpec(Model):
         description="Pod template of a program of your own, kept as it is but for these: the "
         "agent runs the command of the container that trains, which gets the chips of a host; node "
         "selector and tolerations are completed; restartPolicy is OnFailure. Exactly one of "
-        "template and trainer is given. Cannot be changed.",
+        "template and trainer is given." + _MAKES_ATTEMPT,
         json_schema_extra=TEMPLATE_RULES,
     )
     trainer: Trainer | None = Field(
         default=None,
-        description="The bundled trainer, instead of a template. Cannot be changed.",
-        json_schema_extra=rules(immutable("trainer")),
+        description="The bundled trainer, instead of a template." + _MAKES_ATTEMPT,
     )
     checkpoint: Checkpoint | None = Field(
         default=None, description="Checkpoints. Required with trainer."
@@ -315,8 +311,7 @@ class JobSpec(Model):
         default=None,
         min_length=1,
         max_length=253,
-        description="Priority class of the job's pods. Cannot be changed.",
-        json_schema_extra=rules(immutable("priorityClassName")),
+        description="Priority class of the job's pods." + _MAKES_ATTEMPT,
     )
     suspend: bool = Field(
         default=False, description="Whether the job's pods are to be removed for now."

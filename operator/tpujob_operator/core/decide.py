@@ -6,7 +6,11 @@ from collections.abc import Callable
 
 from tpujob_operator.core import status
 from tpujob_operator.core.plan import Plan
-from tpujob_operator.core.policies.attempts import begin_first_attempt, restart_failed_attempt
+from tpujob_operator.core.policies.attempts import (
+    begin_first_attempt,
+    restart_changed_attempt,
+    restart_failed_attempt,
+)
 from tpujob_operator.core.policies.completion import (
     fail_after_deadline,
     fail_when_given_up,
@@ -51,6 +55,7 @@ POLICIES: tuple[Policy, ...] = (
     wait_for_jobset_kind,
     begin_first_attempt,
     restart_failed_attempt,
+    restart_changed_attempt,
     ensure_objects,
     report_admission,
     replace_broken_jobs,

@@ -49,7 +49,7 @@ class Interval:
     predicted_ratio: float = 0.0
 
 
-_ENDS_OF_WORLDS = (EventKind.LOSS, EventKind.GAVE_UP)
+_ENDS_OF_WORLDS = (EventKind.LOSS, EventKind.GAVE_UP, EventKind.FINISHED)
 #: Weight of the newest stretch of steps in the mean step time.
 _SMOOTHING = 0.3
 
@@ -77,7 +77,7 @@ class History:
     def apply(self, seen: Observation) -> History:
         """The history after one observation."""
         ledger = self.ledger.apply(seen)
-        if self.ledger.suspended and seen.kind in _ENDS_OF_WORLDS:
+        if self.ledger.is_told_to_go and seen.kind in _ENDS_OF_WORLDS:
             # The coordinator cannot know that these hosts were meant to leave.
             return dataclasses.replace(self, ledger=ledger)
         return dataclasses.replace(

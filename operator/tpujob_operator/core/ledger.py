@@ -68,6 +68,7 @@ class Ledger:
     last_step: int = 0
     committed_step: int = 0
     suspended: bool = False
+    leaving: bool = False  # the attempt is told to save and go
     stopping: bool = False
     bound: bool = False
     complete: bool = False
@@ -82,6 +83,11 @@ class Ledger:
     # ---- reading
 
     @property
+    def is_told_to_go(self) -> bool:
+        """Whether the user wants the world that runs, if any, to end."""
+        return self.suspended or self.leaving
+
+    @property
     def is_training(self) -> bool:
         """Whether the open interval is step time, which only the next event can classify."""
         return self.generation > 0 and self.phase is Phase.TRAIN
@@ -94,7 +100,8 @@ class Ledger:
     @property
     def type_now(self) -> TimeType:
         """Type of the interval that is open at the cursor (step time: productive)."""
-        if self.stopping:
+        is_left = self.leaving and not self.generation and not self.suspended
+        if self.stopping or is_left:
             return TimeType.TEARDOWN
         if self.suspended:
             return TimeType.SUSPENDED
@@ -318,8 +325,9 @@ def _suspended(ledger: Ledger, seen: Observation) -> Ledger:
 
 
 def _attempt_started(ledger: Ledger, seen: Observation) -> Ledger:
-    ledger = ledger.leave_steps(seen.at_ms, TimeType.UNATTRIBUTED)
-    return ledger.but(restored_generation=0, **_NO_PODS)
+    kind = TimeType.TEARDOWN if ledger.leaving else TimeType.UNATTRIBUTED
+    ledger = ledger.leave_steps(seen.at_ms, kind)
+    return ledger.but(restored_generation=0, leaving=False, **_NO_PODS)
 
 
 def _ended(ledger: Ledger, seen: Observation) -> Ledger:
@@ -359,6 +367,8 @@ _HANDLERS: dict[EventKind | FactKind, Callable[[Ledger, Observation], Ledger]] =
     EventKind.FINISHED: _stop,
     EventKind.GAVE_UP: _stop,
     FactKind.ATTEMPT_STARTED: _attempt_started,
+    # a step of the next attempt may take another time
+    FactKind.ATTEMPT_LEFT: _setter(leaving=True, full_step_ms=0.0),
     FactKind.SUSPENDED: _suspended,
     FactKind.RESUMED: _setter(suspended=False),
     FactKind.PODS_BOUND: _setter(bound=True),

@@ -13,6 +13,7 @@ class FactKind(enum.StrEnum):
     ATTEMPT_STARTED = "attemptStarted"  # attempt
     # ATTEMPT_FAILED: cause, onsetAtMs, step, message; as of a loss
     ATTEMPT_FAILED = "attemptFailed"
+    ATTEMPT_LEFT = "attemptLeft"  # it is told to save and go: its spec has changed
     SUSPENDED = "suspended"
     RESUMED = "resumed"
     PODS_BOUND = "podsBound"  # every worker pod has a node

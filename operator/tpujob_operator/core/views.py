@@ -12,6 +12,7 @@ from tpujob_operator.core.manifests.names import (
     COORDINATOR,
     ROLE_LABEL,
     ROLE_WORKER,
+    SHAPE_ANNOTATION,
     SLICE_INDEX_LABEL,
 )
 
@@ -89,6 +90,11 @@ class JobSetView(View):
     def is_completed(self) -> bool:
         """Whether the coordinator ended well."""
         return self._condition("Completed") is not None
+
+    @property
+    def shape(self) -> str:
+        """What the attempt was made from, see ``manifests.shape``."""
+        return str(self.obj["metadata"].get("annotations", {}).get(SHAPE_ANNOTATION, ""))
 
     @property
     def failure(self) -> str | None:

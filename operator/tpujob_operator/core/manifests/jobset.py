@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.core.manifests import coordinator, names, pods, worker
 from tpujob_operator.core.manifests.options import ManifestOptions
+from tpujob_operator.core.manifests.shape import shape
 from tpujob_tpu.catalogue import NODE_POOL_LABEL
 
 API_VERSION = "jobset.x-k8s.io/v1alpha2"
 _EXCLUSIVE_TOPOLOGY = "alpha.jobset.sigs.k8s.io/exclusive-topology"
-_DIGEST_CHARACTERS = 16
 
 
 def build(
@@ -28,7 +26,7 @@ def build(
     It is applied once: everything but ``suspend`` is immutable.
     """
     metadata = names.metadata(job, names.jobset(job.metadata.name, attempt), attempt)
-    metadata["annotations"] = {names.SHAPE_ANNOTATION: shape_digest(job)}
+    metadata["annotations"] = {names.SHAPE_ANNOTATION: shape(job)}
     return {
         "apiVersion": API_VERSION,
         "kind": "JobSet",
@@ -50,21 +48,6 @@ def build(
             ],
         },
     }
-
-
-def shape_digest(job: TPUTrainingJob) -> str:
-    """Digest of the parts of a spec that an attempt's JobSet was made from.
-
-    An attempt whose digest differs from the job's runs with older settings.
-    What is at its default is left out, so that a release that adds fields
-    changes no digest.
-    """
-    changes_nothing = {"suspend", "active_deadline_seconds", "ttl_seconds_after_finished"}
-    spec = job.spec.model_dump(
-        mode="json", exclude=changes_nothing, exclude_defaults=True, exclude_none=True
-    )
-    text = json.dumps(spec, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARACTERS]
 
 
 def _coordinator(

@@ -13,7 +13,7 @@ MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 JOB_LABEL: Final = "tpujob.dev/job"
 ATTEMPT_LABEL: Final = "tpujob.dev/attempt"
 ROLE_LABEL: Final = "tpujob.dev/role"
-#: Digest of everything that shapes the pods of an attempt, see ``jobset.shape_digest``.
+#: Digests of what shapes the pods of an attempt, see ``shape.shape``.
 SHAPE_ANNOTATION: Final = "tpujob.dev/shape"
 
 ROLE_WORKER: Final = "worker"

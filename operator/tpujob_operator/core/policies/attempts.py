@@ -5,10 +5,12 @@ import dataclasses
 from tpujob_agent.protocol import Budget, Cause, Event, EventKind
 from tpujob_operator.api import reasons
 from tpujob_operator.api.conditions import ConditionType
+from tpujob_operator.core.manifests.shape import changed_fields
+from tpujob_operator.core.memory import Memory
 from tpujob_operator.core.observations import Fact, FactKind
-from tpujob_operator.core.plan import Delete
+from tpujob_operator.core.plan import Delete, Note
 from tpujob_operator.core.policies.completion import failed
-from tpujob_operator.core.situation import NOTHING, Outcome, Situation, Verdict
+from tpujob_operator.core.situation import NOTHING, Outcome, Situation, Verdict, fact
 
 _FIRST_DELAY_MS = 1_000
 _LONGEST_DELAY_MS = 300_000
@@ -54,6 +56,27 @@ def restart_failed_attempt(situation: Situation) -> Outcome:
             next_attempt_ms=until_ms,
             replacements={},
         ),
+        attempt=situation.attempt + 1,
+    )
+
+
+def restart_changed_attempt(situation: Situation) -> Outcome:
+    """Replace an attempt by one that is made from the changed spec; the old one saves first."""
+    jobset = situation.jobset
+    if jobset is None or jobset.is_deleting or situation.is_ending:
+        return NOTHING
+    fields = changed_fields(jobset.shape, situation.job)
+    if not fields:
+        return NOTHING
+    message = (
+        f"Changed: {', '.join(f'spec.{field}' for field in fields)}. Attempt {situation.attempt} "
+        f"saves and ends; attempt {situation.attempt + 1} resumes from its checkpoint."
+    )
+    return Outcome(
+        actions=(Delete(jobset.ref, "the spec has changed"),),
+        facts=(fact(situation, FactKind.ATTEMPT_LEFT),),
+        notes=(Note(reasons.SPEC_CHANGED, message),),
+        memory=Memory(committed_at_attempt=situation.history.progress.committed_step),
         attempt=situation.attempt + 1,
     )
 
