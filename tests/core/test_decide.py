@@ -246,6 +246,22 @@ def test_pods_that_are_meant_to_go_are_not_lost() -> None:
     assert world.condition("Succeeded") == ("True", "Completed")
 
 
+def test_coordinators_that_forget_do_not_extend_a_budget() -> None:
+    """A new coordinator does not know what the one before has counted; the status does."""
+    world = training(recovery={"budgets": {"process": 1}})
+    for generation in (2, 3):
+        at = world.now_ms
+        ended = loss(at, at - 100, generation=generation - 1, message="killed by signal 9")
+        again = start(at + 100, generation=generation)
+        world.readings.append(told(ended, *again, first=1, epoch=f"epoch{generation}"))
+        world.now_ms += 5_000
+        world.settle()
+    assert world.condition("Failed") == ("True", "BudgetSpent")
+    message = next(c["message"] for c in world.status["conditions"] if c["type"] == "Failed")
+    assert "2 restarts, 1 allowed" in message
+    assert "killed by signal 9" in message
+
+
 def test_spent_budget_fails_the_job_with_advice() -> None:
     """GAVE_UP ends the job: Failed, with the coordinator's words and what to do."""
     world = training()

@@ -13,6 +13,7 @@ from tpujob_operator.core.policies.attempts import (
 )
 from tpujob_operator.core.policies.completion import (
     fail_after_deadline,
+    fail_beyond_budgets,
     fail_when_given_up,
     succeed_when_done,
 )
@@ -50,6 +51,7 @@ POLICIES: tuple[Policy, ...] = (
     refuse_invalid_spec,
     succeed_when_done,
     fail_when_given_up,
+    fail_beyond_budgets,
     fail_after_deadline,
     follow_suspend,
     wait_for_jobset_kind,

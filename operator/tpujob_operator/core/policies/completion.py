@@ -1,5 +1,6 @@
 """The end of a job: done, given up, or out of time."""
 
+from tpujob_agent.protocol import Budget
 from tpujob_operator.api import reasons
 from tpujob_operator.api.conditions import ConditionType
 from tpujob_operator.core.observations import FactKind
@@ -35,12 +36,38 @@ def fail_when_given_up(situation: Situation) -> Outcome:
     history = situation.history
     if not history.gave_up:
         return NOTHING
+    return _spent(situation, history.gave_up, is_user_error=history.gave_up_cause == "userError")
+
+
+def fail_beyond_budgets(situation: Situation) -> Outcome:
+    """The job has failed when it runs on though a budget is spent.
+
+    A coordinator counts for itself, and a new one begins with what it was told when
+    the attempt was made: only here is everything counted.
+    """
+    incidents = situation.history.incidents
+    counts = {**incidents.used, Budget.NO_PROGRESS: incidents.losses_without_commit}
+    limits = situation.job.spec.recovery.budgets.to_json()
+    if not situation.history.ledger.generation or not incidents.newest:
+        return NOTHING
+    for budget, count in counts.items():
+        limit = limits[budget.value]
+        if 0 <= limit < count:
+            words = (
+                f"budget {budget} spent: {count} restarts, {limit} allowed, the last one after: "
+                f"{incidents.newest[-1].message}"
+            )
+            return _spent(situation, words, is_user_error=budget is Budget.USER_ERROR)
+    return NOTHING
+
+
+def _spent(situation: Situation, words: str, *, is_user_error: bool) -> Outcome:
     advice = (
         "Correct the program and create the job again"
-        if history.gave_up_cause == "userError"
+        if is_user_error
         else "Look at status.incidents, correct what keeps failing, and create the job again"
     )
-    return failed(situation, reasons.BUDGET_SPENT, f"{history.gave_up.rstrip('.')}. {advice}")
+    return failed(situation, reasons.BUDGET_SPENT, f"{words.rstrip('.')}. {advice}")
 
 
 def fail_after_deadline(situation: Situation) -> Outcome:
