@@ -102,22 +102,25 @@ def test_future_that_will_not_be_is_forgotten(store: SnapshotStore) -> None:
     assert store.steps() == [3]
 
 
-@pytest.fixture
-def small_files() -> Iterator[None]:
-    """No file can grow beyond 6000 bytes, as if the volume were full."""
+@contextlib.contextmanager
+def _small_files() -> Iterator[None]:
+    """No file can grow beyond 6000 bytes, as if the volume were full.
+
+    As short as can be: it holds for the test report too, wherever that goes.
+    """
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (6000, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_write_that_fails_leaves_what_was_there(
-    tmp_path: Path, store: SnapshotStore, request: pytest.FixtureRequest
-) -> None:
+def test_write_that_fails_leaves_what_was_there(tmp_path: Path, store: SnapshotStore) -> None:
     """A full volume costs the new snapshot, neither of the old ones, and no room."""
-    request.getfixturevalue("small_files")
-    with pytest.raises(OSError, match="too large"):
-        store.write(12, _blocks(12), DIGESTS)
+    blocks = _blocks(12)
+    with _small_files(), pytest.raises(OSError, match="too large"):
+        store.write(12, blocks, DIGESTS)
     assert store.steps() == [3, 7]
     assert store.read(7)[0].step == 7
     assert list(tmp_path.glob("*.tmp")) == []
