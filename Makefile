@@ -44,11 +44,13 @@ format: $(STAMP) ## Format and fix what can be fixed
 	@$(VENV)/bin/ruff format .
 	@$(VENV)/bin/ruff check --fix .
 
-gen: $(STAMP) ## Generate CRD, schema and reference from the models
+gen: $(STAMP) ## Generate CRD, references, alerts and dashboards from their sources
 	@$(PY) -m tpujob_operator.api.crd
+	@$(PY) -m monitoring
 
 gen-check: $(STAMP) ## Fail if something generated differs from its source
 	@$(PY) -m tpujob_operator.api.crd --check
+	@$(PY) -m monitoring --check
 
 e2e: $(STAMP) ## Only the end-to-end tests, on real nodes and containers
 	@$(PY) -m pytest -m e2e $(PYTEST_ARGS)

@@ -1,10 +1,15 @@
 """The operator's settings: one frozen model, read from environment variables once at start."""
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import pydantic
 
+from tpujob_tpu.catalogue import BY_NAME
+from tpujob_tpu.prices import Provisioning
+
+Price = Annotated[float, pydantic.Field(ge=0)]
 Port = Annotated[int, pydantic.Field(ge=0, le=65535)]
 
 
@@ -56,6 +61,11 @@ class Settings(pydantic.BaseModel):
         "API server), auto (direct where the operator runs in the cluster), or an address that "
         "may contain {service} and {namespace}.",
     )
+    prices: dict[str, dict[Provisioning, Price]] = pydantic.Field(
+        default={},
+        description="JSON: USD per chip-hour by generation and provisioning (OnDemand, Spot, "
+        'Reserved, FlexStart) instead of the list prices, such as {"v5e": {"OnDemand": 1.1}}.',
+    )
     audit_interval_s: float = pydantic.Field(
         default=300.0,
         gt=0,
@@ -67,6 +77,20 @@ class Settings(pydantic.BaseModel):
     def _split_commas(cls, value: object) -> object:
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @pydantic.field_validator("prices", mode="before")
+    @classmethod
+    def _read_json(cls, value: object) -> object:
+        return json.loads(value) if isinstance(value, str) else value
+
+    @pydantic.field_validator("prices")
+    @classmethod
+    def _know_generations(
+        cls, value: dict[str, dict[Provisioning, Price]]
+    ) -> dict[str, dict[Provisioning, Price]]:
+        if unknown := sorted(value.keys() - BY_NAME.keys()):
+            raise ValueError(f"there is no TPU generation {unknown[0]}: use {', '.join(BY_NAME)}")
         return value
 
     @classmethod

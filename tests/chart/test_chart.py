@@ -12,7 +12,10 @@ import pytest
 import yaml
 from helm_python import Chart, HelmError, HelmValuesError, lint
 
+from tpujob_agent.protocol import METRICS_PATH
+from tpujob_operator.core.manifests import names
 from tpujob_operator.settings import Settings, variable_of
+from tpujob_tpu.prices import Provisioning
 
 GOLDEN = Path(__file__).parent / "golden" / "default.yaml"
 KUBERNETES = "1.36.0"
@@ -80,6 +83,8 @@ def test_objects_fit_kubernetes_schemas(render: Render, values: dict[str, Any]) 
         ({"watchNamespaces": "a,b"}, "/watchNamespaces"),
         ({"watchNamespaces": ["A"]}, "/watchNamespaces"),
         ({"crds": {"keep": "yes"}}, "/crds/keep"),
+        ({"prices": {"v5e": {"Spott": 1}}}, "Spott"),
+        ({"monitoring": {"monitors": {"interval": "often"}}}, "/monitoring/monitors/interval"),
     ],
     ids=str,
 )
@@ -206,3 +211,29 @@ def test_notes_say_what_to_do(chart_path: Path) -> None:
     notes = next(text for path, text in files.items() if path.endswith("NOTES.txt"))
     assert "kubectl get tpujob" in notes
     assert "JobSet is NOT installed" in notes
+
+
+def test_monitors_find_what_is_there(render: Render) -> None:
+    """They are off by default; their selectors and ports are those of Service and coordinator."""
+    assert not {"ServiceMonitor", "PodMonitor"} & {key.split("/")[0] for key in render()}
+    on = {"monitors": {"enabled": True, "labels": {"release": "prometheus"}}}
+    objects = render({"monitoring": on, "watchNamespaces": ["a"]})
+    service = objects["Service/tpujob-operator-metrics"]
+    monitor = objects["ServiceMonitor/tpujob-operator"]
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    selector = monitor["spec"]["selector"]["matchLabels"]
+    assert selector.items() <= service["metadata"]["labels"].items()
+    assert monitor["spec"]["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
+    pods = objects["PodMonitor/tpujob-operator-coordinators"]["spec"]
+    labels = names.labels("j", 1, names.ROLE_COORDINATOR)
+    assert pods["selector"]["matchLabels"].items() <= labels.items()
+    assert pods["namespaceSelector"] == {"matchNames": ["a"]}
+    assert pods["podMetricsEndpoints"][0]["path"] == METRICS_PATH
+
+
+def test_prices_reach_the_operator(render: Render) -> None:
+    """What the user gives is what the operator reads."""
+    environment = _container(render({"prices": {"v5e": {"Spot": 0.4}}}))["env"]
+    given = {item["name"]: item.get("value") for item in environment}
+    given |= {"TPUJOB_OPERATOR_KEY": "x" * 20, "TPUJOB_NAMESPACE": "n"}
+    assert Settings.from_env(given).prices == {"v5e": {Provisioning.SPOT: 0.4}}

@@ -66,6 +66,7 @@ _FACTS = st.sampled_from(
         FactKind.PODS_BOUND,
         FactKind.PODS_UNBOUND,
         FactKind.ATTEMPT_STARTED,
+        FactKind.CHIPS_HELD,
     ]
 )
 _MS = st.integers(-5_000, 20_000)
@@ -77,7 +78,7 @@ def _anything(draw: st.DrawFn, at_ms: int) -> Observation:
     """Any event with any data, however little sense it makes in its place."""
     kind = draw(st.sampled_from([*EventKind, None]))
     if kind is None:
-        return Fact(at_ms, draw(_FACTS))
+        return Fact(at_ms, draw(_FACTS), {"chips": draw(st.integers(0, 64))})
     first = draw(_STEP)
     data: dict[str, Any] = {
         "generation": draw(st.integers(0, 4)),

@@ -29,6 +29,22 @@ def test_all_mistakes_are_told_with_their_variables() -> None:
     assert "is not set" in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("prices", "words"),
+    [
+        ("cheap", "Expecting value"),
+        ('{"v9": {"Spot": 1}}', "no TPU generation v9: use v2, v3"),
+        ('{"v5e": {"spot": 1}}', "Spot"),
+        ('{"v5e": {"Spot": -1}}', "greater than or equal to 0"),
+    ],
+)
+def test_wrong_prices_are_refused(prices: str, words: str) -> None:
+    """What is wrong with a price table is said, and what it should look like."""
+    with pytest.raises(SettingsError, match=words) as raised:
+        Settings.from_env({**_GOOD, "TPUJOB_PRICES": prices})
+    assert "USD per chip-hour" in str(raised.value)
+
+
 def test_key_is_not_shown() -> None:
     """The secret does not appear where settings are printed."""
     assert _GOOD["TPUJOB_OPERATOR_KEY"] not in repr(Settings.from_env(_GOOD))

@@ -6,15 +6,13 @@ JSON schema and the field reference; ``--check`` fails if one has drifted.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
 
+from tpujob_operator.api import generated
 from tpujob_operator.api.base import API_VERSION, GROUP, KIND, PLURAL, VERSION
 from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.api.reference import field_reference
@@ -150,40 +148,10 @@ def _templated(crd: str) -> str:
     )
 
 
-def write(root: Path) -> list[str]:
-    """Write all outputs below ``root``; returns the paths that have changed."""
-    made = outputs()
-    changed = [name for name, content in made.items() if _read(root / name) != content]
-    for name in changed:
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(made[name], encoding="utf-8")
-    return changed
-
-
-def drifted(root: Path) -> list[str]:
-    """Outputs whose files below ``root`` are missing or different."""
-    return [name for name, content in outputs().items() if _read(root / name) != content]
-
-
-def _read(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.exists() else None
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; the exit code is 1 if ``--check`` finds drift."""
-    parser = argparse.ArgumentParser(prog="python -m tpujob_operator.api.crd", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, fail on drift")
-    parser.add_argument("--root", type=Path, default=Path.cwd(), help="root of the repository")
-    given = parser.parse_args(arguments)
-    if given.check:
-        stale = drifted(given.root)
-        for name in stale:
-            print(f"{name} is not what the models say: run `make gen`", file=sys.stderr)
-        return 1 if stale else 0
-    for name in write(given.root):
-        print(f"wrote {name}")
-    return 0
+    prog = "tpujob_operator.api.crd"
+    return generated.main(outputs(), arguments, prog=prog, description=__doc__)
 
 
 if __name__ == "__main__":

@@ -98,6 +98,18 @@ class Goodput(Model):
     seconds: dict[str, float] | None = Field(default=None, description="Seconds by type of time.")
 
 
+class Cost(Model):
+    """What the chips have cost that the job's pods held, spares included."""
+
+    chip_hours: float | None = Field(default=None, description="Hours of chips held.")
+    usd: float | None = Field(
+        default=None, description="Their price by the operator's table; absent: not known."
+    )
+    usd_per_million_tokens: float | None = Field(
+        default=None, description="Price of a million tokens that were kept."
+    )
+
+
 class Incident(Model):
     """One fault and its recovery."""
 
@@ -160,6 +172,7 @@ class JobStatus(Model):
     )
     progress: Progress | None = Field(default=None, description="How far the job is.")
     goodput: Goodput | None = Field(default=None, description="Where the time went.")
+    cost: Cost | None = Field(default=None, description="What the chips have cost.")
     incidents: list[Incident] = Field(
         default_factory=list,
         max_length=MAX_INCIDENTS,

@@ -11,6 +11,7 @@ from tpujob_operator.core.policies.attempts import (
     restart_changed_attempt,
     restart_failed_attempt,
 )
+from tpujob_operator.core.policies.chips import note_held_chips
 from tpujob_operator.core.policies.completion import (
     fail_after_deadline,
     fail_beyond_budgets,
@@ -49,6 +50,7 @@ POLICIES: tuple[Policy, ...] = (
     leave_alone_while_deleting,
     clear_after_finished,
     refuse_invalid_spec,
+    note_held_chips,
     succeed_when_done,
     fail_when_given_up,
     fail_beyond_budgets,

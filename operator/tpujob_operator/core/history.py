@@ -11,6 +11,7 @@ from tpujob_agent.protocol import Event, EventKind
 from tpujob_operator.core.incidents import Incidents
 from tpujob_operator.core.ledger import Ledger
 from tpujob_operator.core.observations import Observation
+from tpujob_operator.core.recoveries import Recoveries
 
 #: Form of the persisted state; a state of another form is not read.
 FORM = 1
@@ -34,11 +35,21 @@ class Progress:
     committed_at_ms: int = 0
     loss: float | None = None
     tokens: int = 0
+    tokens_lost: int = 0  # of steps that are done again
     steps_settled: int = 0
     steps_lost: int = 0
     # exponentially weighted mean over the recent steps
     step_ms: float = 0.0
     step_tokens: float = 0.0  # of the newest steps
+    # of the newest save that told: how long it held training up, and until it was durable
+    save_blocked_ms: int = -1
+    save_lag_ms: int = -1
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Progress:
+        """Inverse of ``dataclasses.asdict``; keys of other versions are ignored."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in raw.items() if name in names})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,6 +72,7 @@ class History:
     ledger: Ledger
     incidents: Incidents = dataclasses.field(default_factory=Incidents)
     progress: Progress = dataclasses.field(default_factory=Progress)
+    recoveries: Recoveries = dataclasses.field(default_factory=Recoveries)
     cursor: Cursor = dataclasses.field(default_factory=Cursor)
     generation: int = 0
     hosts: int = 0
@@ -85,6 +97,7 @@ class History:
             ledger=ledger,
             incidents=self.incidents.apply(seen),
             progress=_progressed(self, seen),
+            recoveries=self.recoveries.apply(seen, self.ledger, ledger),
         )
 
     def read(self, epoch: str, events: Iterable[Event], now_ms: int) -> History:
@@ -111,6 +124,7 @@ class History:
             "ledger": self.ledger.to_json(),
             "incidents": self.incidents.to_json(),
             "progress": dataclasses.asdict(self.progress),
+            "recoveries": self.recoveries.to_json(),
             "cursor": dataclasses.asdict(self.cursor),
             "generation": self.generation,
             "hosts": self.hosts,
@@ -135,7 +149,8 @@ class History:
             return cls(
                 ledger=Ledger.from_json(raw["ledger"]),
                 incidents=Incidents.from_json(raw["incidents"]),
-                progress=Progress(**raw["progress"]),
+                progress=Progress.from_json(raw["progress"]),
+                recoveries=Recoveries.from_json(raw.get("recoveries", {})),
                 cursor=Cursor(**raw["cursor"]),
                 generation=int(raw["generation"]),
                 hosts=int(raw["hosts"]),
@@ -176,6 +191,8 @@ def _progressed(history: History, seen: Observation) -> Progress:
             committed_step=step,
             committed_at_ms=int(seen.data.get("committedAtMs") or seen.at_ms),
             steps_settled=progress.steps_settled + step - progress.committed_step,
+            save_blocked_ms=int(seen.data.get("blockedMs", progress.save_blocked_ms)),
+            save_lag_ms=int(seen.data.get("lagMs", progress.save_lag_ms)),
         )
     if seen.kind is EventKind.RESTORED:
         if int(seen.data["generation"]) <= history.ledger.restored_generation:
@@ -183,7 +200,13 @@ def _progressed(history: History, seen: Observation) -> Progress:
         step = int(seen.data["step"])
         lost = max(0, progress.step - step)
         return dataclasses.replace(
-            progress, step=step, step_at_ms=0, steps_lost=progress.steps_lost + lost
+            progress,
+            step=step,
+            step_at_ms=0,
+            steps_lost=progress.steps_lost + lost,
+            tokens_lost=min(
+                progress.tokens, progress.tokens_lost + round(lost * progress.step_tokens)
+            ),
         )
     return progress
 

@@ -87,6 +87,14 @@ class Incidents:
         """Incidents from which the job has not recovered yet."""
         return tuple(incident for incident in self.newest if incident.is_open)
 
+    @property
+    def settled(self) -> Mapping[str, int]:
+        """Counts of incidents whose rung is final: these never fall."""
+        counts = self.counts
+        for incident in self.open:
+            counts = _counted(counts, incident, -1)
+        return counts
+
     def apply(self, seen: Observation) -> Incidents:
         """The incidents after one observation."""
         if seen.kind in (EventKind.LOSS, FactKind.ATTEMPT_FAILED):

@@ -8,18 +8,20 @@ milliseconds, so that at every moment
 Time spent in steps is *unsettled* until a committed checkpoint covers the
 steps; then it becomes productive (or a wait inside the step), and if the steps
 are lost it becomes rollback. Counters made from ``closed`` therefore never fall.
+The chips that were held meanwhile are booked along with the time.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tpujob_agent.protocol import EventKind, Phase
+from tpujob_operator.core.chips import Chips
 from tpujob_operator.core.observations import FactKind, Observation
 from tpujob_operator.core.segments import Segment, compact, split
-from tpujob_operator.core.timetypes import TimeType
+from tpujob_operator.core.timetypes import TimeType, TimeView
 
 _TYPE_OF_PHASE: dict[Phase, TimeType] = {
     Phase.STARTING: TimeType.RUNTIME_INIT,
@@ -36,22 +38,6 @@ _SMOOTHING = 0.1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class TimeView:
-    """The ledger seen at one moment: types and unsettled time add up to wall time, exactly."""
-
-    by_type_ms: Mapping[TimeType, int]
-    unsettled_ms: int
-    unsettled_productive_ms: int
-    wall_ms: int
-
-    @property
-    def goodput_ratio(self) -> float:
-        """Productive time, settled or not yet, divided by wall time."""
-        productive = self.by_type_ms.get(TimeType.PRODUCTIVE, 0) + self.unsettled_productive_ms
-        return productive / self.wall_ms if self.wall_ms else 0.0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Ledger:
     """Immutable state of the fold; times in milliseconds since the epoch."""
 
@@ -59,6 +45,8 @@ class Ledger:
     cursor_ms: int
     closed: Mapping[TimeType, int] = dataclasses.field(default_factory=dict)
     unsettled: tuple[Segment, ...] = ()
+    chips: Chips = dataclasses.field(default_factory=Chips)
+    closed_chips: Mapping[TimeType, int] = dataclasses.field(default_factory=dict)
     generation: int = 0  # the running one; 0: none
     slices: int = 0  # of the newest world; 0: not known
     wanted_slices: int = 0
@@ -122,6 +110,9 @@ class Ledger:
             unsettled_ms=sum(s.total_ms for s in reached.unsettled) + open_ms,
             unsettled_productive_ms=sum(s.productive_ms for s in reached.unsettled) + open_ms,
             wall_ms=reached.cursor_ms + open_ms - reached.created_ms,
+            chip_ms_by_type=reached.closed_chips,
+            unsettled_chip_ms=sum(s.chip_ms for s in reached.unsettled)
+            + (reached.chips.open(now_ms) if open_ms else 0),
         )
 
     # ---- folding
@@ -140,8 +131,13 @@ class Ledger:
         span = to_ms - self.cursor_ms
         if span <= 0:
             return self
-        closed = {**self.closed, kind: self.closed.get(kind, 0) + span}
-        return self.but(closed=closed, cursor_ms=to_ms)
+        chip_ms, chips = self.chips.take(to_ms)
+        return self.but(
+            closed=_sum(self.closed, ((kind, span),)),
+            closed_chips=_sum(self.closed_chips, ((kind, chip_ms),)),
+            chips=chips,
+            cursor_ms=to_ms,
+        )
 
     def apply(self, seen: Observation) -> Ledger:
         """The ledger after one observation; observations come in the order of their time."""
@@ -185,8 +181,11 @@ class Ledger:
         """End the open step interval at ``to_ms`` with the waits that ``segment`` tells of."""
         span = max(0, to_ms - self.cursor_ms)
         bounded = self.judge(segment.stretched_to(span))
+        chip_ms, chips = self.chips.take(to_ms) if span else (0, self.chips)
+        held = dataclasses.replace(bounded, chip_ms=chip_ms)
         return self.measure(bounded).but(
-            unsettled=compact((*self.unsettled, bounded)) if span else self.unsettled,
+            unsettled=compact((*self.unsettled, held)) if span else self.unsettled,
+            chips=chips,
             cursor_ms=self.cursor_ms + span,
             last_step=max(self.last_step, segment.last_step),
         )
@@ -194,19 +193,25 @@ class Ledger:
     def settle(self, step: int) -> Ledger:
         """Book unsettled time of steps up to ``step``: a checkpoint covers them."""
         done, rest = split(self.unsettled, step)
-        closed = dict(self.closed)
-        for segment in done:
-            for kind, amount in segment.by_type():
-                closed[kind] = closed.get(kind, 0) + amount
-        return self.but(closed=closed, unsettled=rest)
+        times = (part for segment in done for part in segment.by_type())
+        chips = (part for segment in done for part in segment.chips_by_type())
+        return self.but(
+            closed=_sum(self.closed, times),
+            closed_chips=_sum(self.closed_chips, chips),
+            unsettled=rest,
+        )
 
     def roll_back(self) -> Ledger:
         """Book all unsettled time as rollback: no checkpoint covers it any more."""
         lost = sum(segment.total_ms for segment in self.unsettled)
         if not lost:
             return self
-        closed = {**self.closed, TimeType.ROLLBACK: self.closed.get(TimeType.ROLLBACK, 0) + lost}
-        return self.but(closed=closed, unsettled=())
+        chip_ms = sum(segment.chip_ms for segment in self.unsettled)
+        return self.but(
+            closed=_sum(self.closed, ((TimeType.ROLLBACK, lost),)),
+            closed_chips=_sum(self.closed_chips, ((TimeType.ROLLBACK, chip_ms),)),
+            unsettled=(),
+        )
 
     def leave_steps(self, at_ms: int, kind: TimeType | None = None) -> Ledger:
         """Close whatever is open at ``at_ms``: step time as ``kind``, or as a step's rest."""
@@ -221,7 +226,8 @@ class Ledger:
     def to_json(self) -> dict[str, Any]:
         """A JSON object from which ``from_json`` makes an equal ledger."""
         raw = dataclasses.asdict(self)
-        raw["closed"] = {kind.value: amount for kind, amount in sorted(self.closed.items())}
+        for name in ("closed", "closed_chips"):
+            raw[name] = {kind.value: amount for kind, amount in sorted(raw[name].items())}
         raw["unsettled"] = [list(dataclasses.astuple(segment)) for segment in self.unsettled]
         raw["phase"] = self.phase.value
         return raw
@@ -231,10 +237,22 @@ class Ledger:
         """Inverse of ``to_json``; keys of other versions are ignored."""
         names = {field.name for field in dataclasses.fields(cls)}
         values = {name: value for name, value in raw.items() if name in names}
-        values["closed"] = {TimeType(kind): int(ms) for kind, ms in raw.get("closed", {}).items()}
+        for name in ("closed", "closed_chips"):
+            values[name] = {TimeType(kind): int(ms) for kind, ms in raw.get(name, {}).items()}
+        values["chips"] = Chips.from_json(raw.get("chips", {}))
         values["unsettled"] = tuple(Segment(*parts) for parts in raw.get("unsettled", ()))
         values["phase"] = Phase(raw.get("phase", Phase.STARTING))
         return cls(**values)
+
+
+def _sum(
+    booked: Mapping[TimeType, int], more: Iterable[tuple[TimeType, int]]
+) -> dict[TimeType, int]:
+    total = dict(booked)
+    for kind, amount in more:
+        if amount:
+            total[kind] = total.get(kind, 0) + amount
+    return total
 
 
 def _generation_started(ledger: Ledger, seen: Observation) -> Ledger:
@@ -345,6 +363,11 @@ def _backoff(ledger: Ledger, seen: Observation) -> Ledger:
     return ledger.advance(seen.at_ms).but(backoff_until_ms=int(seen.data["untilAtMs"]))
 
 
+def _chips_held(ledger: Ledger, seen: Observation) -> Ledger:
+    ledger = ledger.advance(seen.at_ms)
+    return ledger.but(chips=ledger.chips.hold(int(seen.data["chips"]), seen.at_ms))
+
+
 _NO_PODS: dict[str, Any] = {
     "generation": 0,
     "stopping": False,
@@ -371,6 +394,7 @@ _HANDLERS: dict[EventKind | FactKind, Callable[[Ledger, Observation], Ledger]] =
     FactKind.ATTEMPT_LEFT: _setter(leaving=True, full_step_ms=0.0),
     FactKind.SUSPENDED: _suspended,
     FactKind.RESUMED: _setter(suspended=False),
+    FactKind.CHIPS_HELD: _chips_held,
     FactKind.PODS_BOUND: _setter(bound=True),
     FactKind.PODS_UNBOUND: _setter(bound=False),
     FactKind.SUCCEEDED: _ended,

@@ -16,6 +16,7 @@ class FactKind(enum.StrEnum):
     ATTEMPT_LEFT = "attemptLeft"  # it is told to save and go: its spec has changed
     SUSPENDED = "suspended"
     RESUMED = "resumed"
+    CHIPS_HELD = "chipsHeld"  # chips: of all worker pods that have a node
     PODS_BOUND = "podsBound"  # every worker pod has a node
     PODS_UNBOUND = "podsUnbound"
     SUCCEEDED = "succeeded"

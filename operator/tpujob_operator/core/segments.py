@@ -21,6 +21,7 @@ class Segment:
     input_wait_ms: int = 0
     checkpoint_stall_ms: int = 0
     degraded_ms: int = 0  # above what the steps take in a world of the wanted size
+    chip_ms: int = 0  # of all chips held meanwhile
 
     @property
     def total_ms(self) -> int:
@@ -35,6 +36,13 @@ class Segment:
         yield TimeType.CHECKPOINT_STALL, self.checkpoint_stall_ms
         if self.degraded_ms:
             yield TimeType.DEGRADED, self.degraded_ms
+
+    def chips_by_type(self) -> Iterator[tuple[TimeType, int]]:
+        """The chips' time in the same proportions; what does not divide is productive."""
+        waits = [(kind, ms) for kind, ms in self.by_type() if kind is not TimeType.PRODUCTIVE]
+        shares = [(kind, self.chip_ms * ms // max(1, self.total_ms)) for kind, ms in waits]
+        yield TimeType.PRODUCTIVE, self.chip_ms - sum(share for _, share in shares)
+        yield from shares
 
     def stretched_to(self, span_ms: int) -> Segment:
         """The segment lasting exactly ``span_ms``: reported waits are bounded by it."""
@@ -64,7 +72,7 @@ class Segment:
     @property
     def _parts(self) -> tuple[int, ...]:
         waits = (self.input_wait_ms, self.checkpoint_stall_ms)
-        return (self.productive_ms, *waits, self.degraded_ms)
+        return (self.productive_ms, *waits, self.degraded_ms, self.chip_ms)
 
 
 def split(segments: Iterable[Segment], step: int) -> tuple[list[Segment], tuple[Segment, ...]]:
@@ -99,4 +107,5 @@ def _merged(pair: Sequence[Segment]) -> Segment:
         input_wait_ms=sum(s.input_wait_ms for s in pair),
         checkpoint_stall_ms=sum(s.checkpoint_stall_ms for s in pair),
         degraded_ms=sum(s.degraded_ms for s in pair),
+        chip_ms=sum(s.chip_ms for s in pair),
     )

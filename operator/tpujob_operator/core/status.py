@@ -11,6 +11,7 @@ from tpujob_operator.api.base import rfc3339
 from tpujob_operator.api.conditions import ConditionType, find_condition, set_condition
 from tpujob_operator.api.models import parse_status
 from tpujob_operator.api.status import Condition, ConditionStatus, JobStatus, Slices, State
+from tpujob_operator.core.cost import cost_view
 from tpujob_operator.core.incidents import Rung
 from tpujob_operator.core.plan import Note
 from tpujob_operator.core.policies.progress import REASON_OF_CAUSE, place_of
@@ -24,7 +25,7 @@ from tpujob_operator.core.statusviews import (
 )
 
 #: Fields that change with every step; alone they are written only now and then.
-_VOLATILE = ("step", "checkpoint", "progress", "goodput", "ledger")
+_VOLATILE = ("step", "checkpoint", "progress", "goodput", "cost", "ledger")
 
 _NEGATIVE: dict[ConditionType, tuple[str, str]] = {
     ConditionType.ADMITTED: (reasons.WAITING_FOR_PODS, "The job has no JobSet that may run."),
@@ -80,6 +81,7 @@ def _steady(status: Mapping[str, Any]) -> dict[str, Any]:
 
 def _status(situation: Situation, old: JobStatus, conditions: tuple[Condition, ...]) -> JobStatus:
     snapshot, history, now_ms = situation.snapshot, situation.history, situation.now_ms
+    job, prices = snapshot.job, snapshot.options.prices
     ledger = _stored({**history.to_json(), "operator": situation.memory.to_json()})
     is_over = history.ledger.ended
     has_begun = history.progress.step > 0 or history.ledger.is_training
@@ -90,14 +92,15 @@ def _status(situation: Situation, old: JobStatus, conditions: tuple[Condition, .
         conditions=list(conditions),
         attempt=situation.attempt or None,
         generation=history.generation,
-        slices=_slices(situation) if snapshot.job else old.slices,
-        hosts=situation.hosts if snapshot.job else old.hosts,
+        slices=_slices(situation) if job else old.slices,
+        hosts=situation.hosts if job else old.hosts,
         step=history.progress.step,
         checkpoint=checkpoint_view(history),
-        progress=progress_view(history, snapshot.job),
+        progress=progress_view(history, job),
         goodput=old.goodput if is_same else goodput_view(history, now_ms),
+        cost=old.cost if is_same or not job else cost_view(history, now_ms, job, prices),
         incidents=incidents_view(history),
-        budgets=budgets_view(history, snapshot.job),
+        budgets=budgets_view(history, job),
         restarts=history.incidents.restarts,
         started_at=old.started_at or (rfc3339(now_ms) if has_begun else None),
         finished_at=old.finished_at or (rfc3339(now_ms) if is_over else None),

@@ -5,7 +5,9 @@ condition, gets exactly one type. The order is the order of precedence where
 several could apply.
 """
 
+import dataclasses
 import enum
+from collections.abc import Mapping
 
 
 class TimeType(enum.StrEnum):
@@ -51,3 +53,26 @@ DESCRIPTIONS: dict[TimeType, str] = {
     TimeType.PRODUCTIVE: "settled step time: covered by a committed checkpoint",
     TimeType.UNATTRIBUTED: "no rule applies",
 }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TimeView:
+    """The ledger seen at one moment: types and unsettled time add up to wall time, exactly."""
+
+    by_type_ms: Mapping[TimeType, int]
+    unsettled_ms: int
+    unsettled_productive_ms: int
+    wall_ms: int
+    chip_ms_by_type: Mapping[TimeType, int] = dataclasses.field(default_factory=dict)
+    unsettled_chip_ms: int = 0
+
+    @property
+    def goodput_ratio(self) -> float:
+        """Productive time, settled or not yet, divided by wall time."""
+        productive = self.by_type_ms.get(TimeType.PRODUCTIVE, 0) + self.unsettled_productive_ms
+        return productive / self.wall_ms if self.wall_ms else 0.0
+
+    @property
+    def chip_ms(self) -> int:
+        """All time of all chips that were held."""
+        return sum(self.chip_ms_by_type.values()) + self.unsettled_chip_ms

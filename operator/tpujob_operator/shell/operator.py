@@ -10,8 +10,10 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 
+from tpujob_operator.core import families
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.plan import Plan
+from tpujob_operator.core.samples import JobSample
 from tpujob_operator.core.snapshot import JobKey, Snapshot
 from tpujob_operator.settings import Settings
 from tpujob_operator.shell.cache import Cache
@@ -26,7 +28,7 @@ from tpujob_operator.shell.executor import Executor
 from tpujob_operator.shell.informer import Informer
 from tpujob_operator.shell.jobsetkind import JobSetKind
 from tpujob_operator.shell.jobstate import JobState
-from tpujob_operator.shell.metrics import JobCollector, JobSample, OperatorMetrics
+from tpujob_operator.shell.metrics import JobCollector, OperatorMetrics
 from tpujob_operator.shell.probes import serve_metrics, serve_probes
 from tpujob_operator.shell.queue import KeyedQueue
 from tpujob_operator.shell.reconcile import Reconciler
@@ -141,6 +143,7 @@ class Operator:
             operator_image=settings.operator_image,
             trainer_image=settings.trainer_image,
             image_pull_policy=settings.image_pull_policy,
+            prices=settings.prices,
         )
         reconciler = Reconciler(
             cache=self._cache,
@@ -166,17 +169,11 @@ class Operator:
         self._metrics.registry.register(JobCollector(self._samples))
         self._metrics.watch_gauges(
             {
-                "tpujob_operator_queue_depth": (
-                    "Jobs that wait for a worker.",
-                    lambda: self._queue.depth,
-                ),
-                "tpujob_operator_queue_age_seconds": (
-                    "Seconds the longest-waiting job has waited for a worker.",
-                    lambda: self._queue.oldest_age_s,
-                ),
-                "tpujob_operator_watch_age_seconds": (
-                    "Seconds since the cache was last known to agree with the API server.",
-                    lambda: informer.age_s,
+                families.QUEUE_DEPTH: lambda: self._queue.depth,
+                families.QUEUE_AGE: lambda: self._queue.oldest_age_s,
+                families.WATCH_AGE: lambda: informer.age_s,
+                families.SILENT: lambda: sum(
+                    1 for state in self._states.values() if state.silent_since_ms
                 ),
             }
         )
@@ -211,14 +208,12 @@ class Operator:
             obj = self._cache.job(key)
             if obj is None:
                 continue
-            spec = obj.get("spec", {})
             yield JobSample(
                 key=key,
                 history=state.history,
                 at_ms=state.known_until_ms or now_ms(),
-                accelerator=str(spec.get("accelerator", "")),
-                topology=str(spec.get("topology", "")),
-                state=str((obj.get("status") or {}).get("state", "")),
+                spec=obj.get("spec", {}),
+                status=obj.get("status") or {},
             )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from tpujob_tpu.prices import Prices
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ManifestOptions:
@@ -14,9 +16,11 @@ class ManifestOptions:
         operator_image: Image of the coordinator and of the container that brings the agent.
         trainer_image: Image of the bundled trainer where a job names none.
         image_pull_policy: Pull policy of these images.
+        prices: USD per chip-hour that replace the defaults, by generation and provisioning.
     """
 
     operator_key: str = dataclasses.field(repr=False)
     operator_image: str
     trainer_image: str
     image_pull_policy: str = "IfNotPresent"
+    prices: Prices = dataclasses.field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""What Prometheus and Grafana need, generated from one source by ``make gen``."""

@@ -1,0 +1,61 @@
+"""The page that lists all metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tpujob_agent.protocol import CoordinatorConfig
+from tpujob_coordinator.core import Core
+from tpujob_coordinator.metrics import CoreCollector
+from tpujob_operator.core.families import OF_JOBS, OF_OPERATOR, Family, MetricKind
+from tpujob_operator.core.timetypes import DESCRIPTIONS
+
+_HEAD = """\
+# Metrics
+
+Operator and coordinators serve `/metrics` in Prometheus' text format: the operator at port
+`metrics` of its Service, each job's coordinator at port `http` (7078) of its pod. Scrape both
+with `honor_labels: true`: the labels `namespace` and `job` name the training job. The chart
+brings monitors for the Prometheus Operator (`monitoring.monitors.enabled`).
+
+Series of a job go with the job. Their counters are kept in its status, so that they go on after
+a restart of the operator as if nothing had happened.
+"""
+
+
+def page(note: str) -> str:
+    """The page as Markdown."""
+    types = [f"| `{kind.value}` | {text} |" for kind, text in DESCRIPTIONS.items()]
+    parts = [
+        f"<!-- {note} -->",
+        _HEAD.rstrip(),
+        "## Of jobs, from the operator",
+        _table(OF_JOBS),
+        "## Types of time",
+        "\n".join(["| type | what it is |", "| --- | --- |", *types]),
+        "## Of the operator",
+        _table(OF_OPERATOR),
+        "## Of a job's coordinator",
+        _table(_of_coordinator()),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _of_coordinator() -> Iterator[Family]:
+    config = CoordinatorConfig(
+        "n", "j", attempt=1, slices=1, spares=0, hosts_per_slice=1, budgets={}
+    )
+    for metric in CoreCollector(Core(config, "token", "epoch", 0)).collect():
+        labels = tuple(metric.samples[0].labels) if metric.samples else ()
+        yield Family(metric.name, MetricKind(metric.type), metric.documentation, labels)
+
+
+def _table(families: Iterable[Family]) -> str:
+    rows = [
+        f"| `{family.series}` | {family.kind.value} "
+        f"| {', '.join(f'`{label}`' for label in family.labels)} | {family.help} |"
+        for family in families
+    ]
+    return "\n".join(
+        ["| Metric | Kind | Labels | What it is |", "| --- | --- | --- | --- |", *rows]
+    )
