@@ -16,7 +16,9 @@ _HEAD = """\
 Operator and coordinators serve `/metrics` in Prometheus' text format: the operator at port
 `metrics` of its Service, each job's coordinator at port `http` (7078) of its pod. Scrape both
 with `honor_labels: true`: the labels `namespace` and `job` name the training job. The chart
-brings monitors for the Prometheus Operator (`monitoring.monitors.enabled`).
+brings monitors for the Prometheus Operator (`monitoring.monitors.enabled`), and rules with
+alerts (`monitoring.rules.enabled`), which the [runbook](runbook.md) explains. Without it, scrape
+by the pods' `prometheus.io` annotations and load `charts/tpujob-operator/files/rules.yaml`.
 
 Series of a job go with the job. Their counters are kept in its status, so that they go on after
 a restart of the operator as if nothing had happened.

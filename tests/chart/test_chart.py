@@ -231,6 +231,16 @@ def test_monitors_find_what_is_there(render: Render) -> None:
     assert pods["podMetricsEndpoints"][0]["path"] == METRICS_PATH
 
 
+def test_rules_are_the_file(render: Render, chart_path: Path) -> None:
+    """Off by default; on, they are the plain file, with the runbook where the user has it."""
+    assert "PrometheusRule/tpujob-operator" not in render()
+    on = {"rules": {"enabled": True, "runbook": "https://wiki/runbook"}}
+    rule = render({"monitoring": on})["PrometheusRule/tpujob-operator"]
+    text = (chart_path / "files/rules.yaml").read_text()
+    plain = yaml.safe_load(text.replace("docs/runbook.md", "https://wiki/runbook"))
+    assert rule["spec"] == plain
+
+
 def test_prices_reach_the_operator(render: Render) -> None:
     """What the user gives is what the operator reads."""
     environment = _container(render({"prices": {"v5e": {"Spot": 0.4}}}))["env"]

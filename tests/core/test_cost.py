@@ -3,6 +3,7 @@
 import itertools
 import json
 from functools import reduce
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -30,7 +31,7 @@ def _held(at_ms: int, chips: int) -> Fact:
     return Fact(at_ms, FactKind.CHIPS_HELD, {"chips": chips})
 
 
-def _job(**spec: object) -> TPUTrainingJob:
+def _job(**spec: Any) -> TPUTrainingJob:
     return parse_job(job_object(**spec))
 
 

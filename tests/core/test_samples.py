@@ -15,7 +15,7 @@ from tpujob_operator.core.families import MetricKind
 from tpujob_operator.core.history import History
 from tpujob_operator.core.observations import Observation
 from tpujob_operator.core.recoveries import Stage
-from tpujob_operator.core.samples import Buckets, JobSample, histograms, values
+from tpujob_operator.core.samples import Buckets, JobSample, Value, histograms, values
 from tpujob_operator.core.snapshot import JobKey
 
 T0 = CREATED_MS
@@ -78,7 +78,7 @@ def test_every_family_of_jobs_can_be_seen() -> None:
         "progress": {"mfu": 0.4},
     }
     sample = _sample(history, T0 + 6_000, **status)
-    found = [*values(sample), *histograms(sample)]
+    found: list[Value | Buckets] = [*values(sample), *histograms(sample)]
     assert {item.family for item in found} == set(families.OF_JOBS)
     assert all(2 + len(item.labels) == len(item.family.labels) for item in found)
     used = [item for item in found if item.family is families.BUDGET_USED]

@@ -28,15 +28,18 @@ _READY_S = 30.0
 _QUERY_S = 10.0
 
 
-def program() -> str:
-    """The Prometheus of this host, or of Debian's package: unpacked, as installing starts it."""
-    if found := shutil.which("prometheus"):
+def program(name: str = "prometheus") -> str:
+    """Prometheus or promtool of this host or of Debian's package: unpacked, not installed.
+
+    Installing the package would start a server.
+    """
+    if found := shutil.which(name):
         return found
     if shutil.which("apt-get") is None:
-        pytest.skip("no Prometheus: put `prometheus` on PATH, or run on Debian or Ubuntu")
+        pytest.skip(f"no Prometheus: put `{name}` on PATH, or run on Debian or Ubuntu")
     folder = cache_dir("prometheus")
     with locked(folder / "lock"):
-        if not (binary := folder / "root/usr/bin/prometheus").exists():
+        if not (binary := folder / "root/usr/bin" / name).exists():
             _unpack(folder)
     return str(binary)
 

@@ -30,7 +30,8 @@ class Progress:
     """Newest known step, checkpoint and speed."""
 
     step: int = 0
-    step_at_ms: int = 0
+    step_at_ms: int = 0  # 0: no step of the world that runs
+    last_step_at_ms: int = 0  # of any world
     committed_step: int = 0
     committed_at_ms: int = 0
     loss: float | None = None
@@ -225,6 +226,7 @@ def _stepped(progress: Progress, seen: Observation) -> Progress:
         progress,
         step=max(last, first),
         step_at_ms=ended_ms,
+        last_step_at_ms=max(progress.last_step_at_ms, ended_ms),
         loss=float(loss) if loss is not None and math.isfinite(loss) else progress.loss,
         tokens=progress.tokens + tokens,
         step_ms=max(0.0, step_ms),

@@ -86,7 +86,7 @@ def _progress(sample: JobSample) -> Iterator[Value]:
     if told.loss is not None:
         yield Value(f.LOSS, told.loss)
     known_ms = {
-        f.LAST_PROGRESS: told.step_at_ms,
+        f.LAST_PROGRESS: told.last_step_at_ms,
         f.CHECKPOINT_AT: told.committed_at_ms,
         f.CHECKPOINT_INTERVAL: sample.history.interval.interval_ms,
         f.CHECKPOINT_BLOCKED: told.save_blocked_ms,
