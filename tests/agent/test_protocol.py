@@ -14,6 +14,10 @@ from tpujob_agent.protocol import CoordinatorConfig, Event, EventKind, Message, 
 
 _STEP = st.integers(min_value=0, max_value=2**53)
 _LOSSES = st.lists(st.tuples(_STEP.map(float), st.floats(allow_nan=False)).map(list), max_size=5)
+_NUMBER = st.floats(allow_nan=False)
+_SAMPLES = st.lists(
+    st.lists(_NUMBER, min_size=protocol.SAMPLE_VALUES, max_size=protocol.SAMPLE_VALUES), max_size=4
+)
 _OF_FIELD = {
     "bool": st.booleans(),
     "int": st.integers(),
@@ -22,6 +26,7 @@ _OF_FIELD = {
     "ProcessState": st.sampled_from(protocol.ProcessState),
     "Phase": st.sampled_from(protocol.Phase),
     "list[list[float]]": _LOSSES,
+    "list[Sample]": _SAMPLES,
 }
 
 
@@ -34,11 +39,13 @@ MESSAGES = [
     protocol.Hello,
     protocol.Report,
     protocol.Leaving,
+    protocol.Pong,
     protocol.Run,
     protocol.Stop,
     protocol.Save,
     protocol.SaveEvery,
     protocol.Stacks,
+    protocol.Ping,
     protocol.Finish,
     protocol.Refused,
 ]
@@ -79,6 +86,7 @@ def test_unknown_keys_are_ignored() -> None:
         b'{"type": "report", "sent_at_ms": 1, "state": "dancing", "generation": 1}',
         b'{"type": "report", "sent_at_ms": 1, "state": "idle", "generation": 1, "losses": [[1]]}',
         b'{"type": "report", "sent_at_ms": 1, "state": "idle", "generation": 1, "losses": 3}',
+        b'{"type": "report", "sent_at_ms": 1, "state": "idle", "generation": 1, "samples": [[1]]}',
         b"\xff\xfe\x00",
         b"[" * 100_000,
     ],

@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.agent.rig import ROOT
-from tpujob.record import RING_SIZE, RecordReader, RecordWriter, SaveRequest, Snapshot
+from tpujob.record import (
+    RING_SIZE,
+    SAMPLES_KEPT,
+    RecordReader,
+    RecordWriter,
+    SaveRequest,
+    Snapshot,
+)
 from tpujob_agent.protocol import Env, Phase
 
 
@@ -53,6 +60,47 @@ def test_the_newest_losses_are_kept(path: Path) -> None:
     assert [pair[0] for pair in pairs] == list(range(11, RING_SIZE + 11))
     assert math.isnan(pairs[RING_SIZE - 11][1])
     assert reader.losses(written - 1, written) == [[RING_SIZE + 10, 1 / (RING_SIZE + 10)]]
+
+
+def test_times_of_steps_are_kept_one_by_one(path: Path) -> None:
+    """What a host did with its step, with the pauses and saves since the one before."""
+    reader, writer = RecordReader(path, 1), RecordWriter(path)
+    writer.step(1, None, 0, 0.0)  # tells no times
+    writer.collecting("start", {})
+    writer.collecting("stop", {})
+    writer.save_blocked(0.25)
+    writer.step(2, None, 0, 0.5, (1000.0, 0.125))
+    writer.step(3, None, 0, 0.0, (1001.0, 0.125))
+    written = reader.read().samples_written
+    first, second = reader.samples(0, written, 4)
+    assert first[:4] == [2, 1_000_000, 500, 125]
+    assert first[4] >= 0
+    assert (first[5], second[5]) == (250, 0)
+    assert reader.samples(written, written, 4) == []
+
+
+def test_hosts_choose_the_same_steps(path: Path) -> None:
+    """Whatever was told before: of many steps the multiples of a power of two."""
+    reader, writer = RecordReader(path, 1), RecordWriter(path)
+    for step in range(1, SAMPLES_KEPT + 101):
+        writer.step(step, None, 0, 0.0, (float(step), 0.0))
+    written = reader.read().samples_written
+    last = SAMPLES_KEPT + 100
+    assert [row[0] for row in reader.samples(written - 4, written, 4)] == [
+        *range(last - 3, last + 1)
+    ]
+    chosen = [[row[0] for row in reader.samples(after, written, 4)] for after in (0, 100, 101)]
+    assert chosen[0] == chosen[1] == [128, 192, 256, 320]
+    assert set(chosen[2]) <= set(chosen[0])
+
+
+def test_probes_are_counted(path: Path) -> None:
+    """The newest one is told, and that it is new."""
+    reader, writer = RecordReader(path, 1), RecordWriter(path)
+    assert (reader.read().probes, reader.read().probe_us) == (0, 0)
+    writer.probe(0.5)
+    writer.probe(0.0025)
+    assert (reader.read().probes, reader.read().probe_us) == (2, 2500)
 
 
 def test_a_writer_killed_half_way_does_not_stop_the_reader(path: Path) -> None:

@@ -7,6 +7,7 @@ because of the agent.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ __all__ = [
     "SaveRequest",
     "committed",
     "phase",
+    "probe",
     "restored",
     "save_blocked",
     "save_interval_s",
@@ -49,10 +51,12 @@ def _open() -> RecordWriter | None:
     if not path:
         return None
     try:
-        return RecordWriter(Path(path))
+        writer = RecordWriter(Path(path))
     except (OSError, ValueError) as error:
         print(f"tpujob: progress is not reported: {error}", file=sys.stderr)
         return None
+    gc.callbacks.append(writer.collecting)
+    return writer
 
 
 _client = _Client()
@@ -76,7 +80,13 @@ def restored(step: int) -> None:
 
 
 def step(
-    step: int, *, loss: float | None = None, tokens: int = 0, input_wait_s: float = 0.0
+    step: int,
+    *,
+    loss: float | None = None,
+    tokens: int = 0,
+    input_wait_s: float = 0.0,
+    arrived_at: float | None = None,
+    wait_s: float = 0.0,
 ) -> None:
     """A step has finished. Give ``loss`` as a number that is on the host already.
 
@@ -85,9 +95,22 @@ def step(
         loss: its loss, if known.
         tokens: tokens it has consumed, over all hosts.
         input_wait_s: seconds for which the loop waited for data in it.
+        arrived_at: ``time.time()`` when this host was ready for it: the batch was there and the
+            devices were free. Without it this host is not compared with the others.
+        wait_s: seconds from then until its result was there.
     """
     if writer := _client.writer():
-        writer.step(step, loss, tokens, input_wait_s)
+        times = None if arrived_at is None else (arrived_at, wait_s)
+        writer.step(step, loss, tokens, input_wait_s, times)
+
+
+def probe(seconds: float) -> None:
+    """A fixed piece of work on this host's own devices, without the others, took this long.
+
+    Do one about once a second, the same on every host: a slow device shows in nothing else.
+    """
+    if writer := _client.writer():
+        writer.probe(seconds)
 
 
 def save_blocked(seconds: float) -> None:

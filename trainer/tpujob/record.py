@@ -18,17 +18,21 @@ from pathlib import Path
 
 from tpujob_agent.protocol import Phase
 
-MAGIC = b"TPUJOBR1"
+MAGIC = b"TPUJOBR2"
 #: Newest losses kept; an agent reads the record far more often than this many steps.
 RING_SIZE = 512
+#: Newest steps of which the times are kept.
+SAMPLES_KEPT = 256
 
 _HEADER = struct.Struct("=8sQ")  # magic, generation
 _INTEGER = struct.Struct("=q")
 _COUNTER = struct.Struct("=Q")
 _PHASE = struct.Struct("=QqqqQ")  # phase, at_ms, restored_step
-_LOOP = struct.Struct("=QqqqqqqqQ")  # see _LoopFields
+_LOOP = struct.Struct("=QqqqqqqqqQ")  # see RecordWriter.step
 _SAVE = struct.Struct("=QqqqqqQ")  # see _write_save
+_PROBE = struct.Struct("=QqQ")  # see RecordWriter.probe; its counter counts the probes
 _ENTRY = struct.Struct("=qd")  # step, loss
+_SAMPLE = struct.Struct("=qddddd")  # step, and in seconds: arrived, input, wait, gc, save
 
 _SAVE_AT_OFFSET = 16
 _PID_OFFSET = 24
@@ -38,8 +42,10 @@ _SAVE_EVERY_OFFSET = 48
 _PHASE_OFFSET = 64
 _LOOP_OFFSET = 128
 _SAVE_OFFSET = 256
-_RING_OFFSET = 320
-RECORD_BYTES = _RING_OFFSET + RING_SIZE * _ENTRY.size
+_PROBE_OFFSET = 320
+_RING_OFFSET = 384
+_SAMPLES_OFFSET = _RING_OFFSET + RING_SIZE * _ENTRY.size
+RECORD_BYTES = _SAMPLES_OFFSET + SAMPLES_KEPT * _SAMPLE.size
 
 _PHASES = list(Phase)
 _NS_PER_MS = 1_000_000
@@ -62,6 +68,9 @@ class Snapshot:
     tokens: int = 0
     input_wait_ms: int = 0
     losses_written: int = 0
+    samples_written: int = 0
+    probes: int = 0
+    probe_us: int = 0
     committed_step: int = 0
     committed_at_ms: int = 0
     save_blocked_ms: int = 0
@@ -102,7 +111,9 @@ class RecordReader:
         """The newest consistent state; parts that never come to rest are left at their start."""
         pid = _INTEGER.unpack_from(self._memory, _PID_OFFSET)[0]
         phase, phase_at, restored = self._section(_PHASE, _PHASE_OFFSET) or (0, 0, -1)
-        loop = self._section(_LOOP, _LOOP_OFFSET) or (0,) * 7
+        loop = self._section(_LOOP, _LOOP_OFFSET) or (0,) * 8
+        probes = _COUNTER.unpack_from(self._memory, _PROBE_OFFSET)[0]
+        (probe_ns,) = self._section(_PROBE, _PROBE_OFFSET) or (0,)
         committed, committed_at, blocked_ns, commit_blocked_ms, commit_lag_ms = self._section(
             _SAVE, _SAVE_OFFSET
         ) or (0, 0, 0, -1, -1)
@@ -119,6 +130,9 @@ class RecordReader:
             tokens=loop[4],
             input_wait_ms=loop[5] // _NS_PER_MS,
             losses_written=loop[6],
+            samples_written=loop[7],
+            probes=probes,
+            probe_us=probe_ns // 1000,
             committed_step=committed,
             committed_at_ms=committed_at,
             save_blocked_ms=blocked_ns // _NS_PER_MS,
@@ -139,6 +153,21 @@ class RecordReader:
         first = max(after, until - RING_SIZE)
         places = (_RING_OFFSET + (i % RING_SIZE) * _ENTRY.size for i in range(first, until))
         return [list(_ENTRY.unpack_from(self._memory, place)) for place in places]
+
+    def samples(self, after: int, until: int, limit: int) -> list[list[float]]:
+        """Samples number ``after`` … ``until - 1`` as in ``Report``, at most ``limit`` of them.
+
+        If there are more, those of steps that are multiples of a power of two: other hosts
+        choose the same steps.
+        """
+        first = max(after, until - SAMPLES_KEPT)
+        stride = 1
+        while (until - first) > limit * stride:
+            stride *= 2
+        places = (_SAMPLES_OFFSET + (i % SAMPLES_KEPT) * _SAMPLE.size for i in range(first, until))
+        found = (_SAMPLE.unpack_from(self._memory, place) for place in places)
+        chosen = [sample for sample in found if sample[0] % stride == 0]
+        return [[step, *(round(s * 1000, 3) for s in spans)] for step, *spans in chosen[-limit:]]
 
     def ask_for_save(self, step: int, *, then_leave: bool = False) -> None:
         """Have ``tpujob.should_save(step)`` answer yes, and ``save_request`` tell of it."""
@@ -167,6 +196,8 @@ class RecordWriter:
         self._tokens, self._input_wait_ns, self._losses = 0, 0, 0
         self._committed_step, self._committed_at_ms, self._blocked_ns = 0, 0, 0
         self._commit_cost_ms = (-1, -1)
+        self._samples, self._probes = 0, 0
+        self._gc_begun, self._gc_s, self._step_blocked_s = 0.0, 0.0, 0.0  # since the last step
         self._changes = 0
         self._listens = False
         _INTEGER.pack_into(self._memory, _PID_OFFSET, os.getpid())
@@ -188,8 +219,15 @@ class RecordWriter:
         fields = (_PHASES.index(self._phase), self._phase_at_ms, self._restored_step)
         _PHASE.pack_into(self._memory, _PHASE_OFFSET, self._changes, *fields, self._changes)
 
-    def step(self, step: int, loss: float | None, tokens: int, input_wait_s: float) -> None:
-        """A step has finished; about a microsecond."""
+    def step(
+        self,
+        step: int,
+        loss: float | None,
+        tokens: int,
+        input_wait_s: float,
+        times: tuple[float, float] | None = None,
+    ) -> None:
+        """A step has finished; about a microsecond. ``times``: when it arrived, and its wait."""
         now_ms = time.time_ns() // _NS_PER_MS
         self._steps = number = self._steps + 1
         if number == 1:
@@ -201,6 +239,12 @@ class RecordWriter:
         self._tokens += tokens
         if input_wait_s:
             self._input_wait_ns += int(input_wait_s * _NS_PER_S)
+        if times is not None:
+            place = _SAMPLES_OFFSET + (self._samples % SAMPLES_KEPT) * _SAMPLE.size
+            spans_s = (times[0], input_wait_s, times[1], self._gc_s, self._step_blocked_s)
+            _SAMPLE.pack_into(self._memory, place, step, *spans_s)
+            self._samples += 1
+            self._gc_s = self._step_blocked_s = 0.0
         _LOOP.pack_into(
             self._memory,
             _LOOP_OFFSET,
@@ -212,8 +256,22 @@ class RecordWriter:
             self._tokens,
             self._input_wait_ns,
             self._losses,
+            self._samples,
             number,
         )
+
+    def collecting(self, when: str, _info: object) -> None:
+        """For ``gc.callbacks``: the garbage collector starts or stops."""
+        now = time.perf_counter()
+        if when == "start":
+            self._gc_begun = now
+        else:
+            self._gc_s += now - self._gc_begun
+
+    def probe(self, seconds: float) -> None:
+        """A fixed piece of work on this host's own devices took this long."""
+        self._probes = number = self._probes + 1
+        _PROBE.pack_into(self._memory, _PROBE_OFFSET, number, int(seconds * _NS_PER_S), number)
 
     def _begin(self, step: int, now_ms: int) -> None:
         self._first_step, self._first_step_at_ms = step, now_ms
@@ -224,6 +282,7 @@ class RecordWriter:
         """The loop was held up by a save for this long."""
         with self._lock:
             self._blocked_ns += int(seconds * _NS_PER_S)
+            self._step_blocked_s += seconds
             self._write_save()
 
     def committed(

@@ -300,6 +300,8 @@ class Agent:
             self._on_stop(message)
         elif isinstance(message, protocol.Save | protocol.SaveEvery | protocol.Stacks):
             self._on_order(message)
+        elif isinstance(message, protocol.Ping):
+            self._send(protocol.Pong(message.sent_at_ms, now_ms()))
         elif isinstance(message, protocol.Finish):
             log(f"finished: {message.reason}")
             self._exit_code = message.exit_code
@@ -357,9 +359,8 @@ class Agent:
             self._send(self._report())
 
     def _report(self) -> Report:
-        if self._trainer:
-            return self._trainer.report()
-        return Report(now_ms(), ProcessState.IDLE, self._newest)
+        idle = Report(now_ms(), ProcessState.IDLE, self._newest)
+        return self._trainer.report() if self._trainer else idle
 
     def _send(self, message: protocol.Message) -> None:
         self._stream.send(message)

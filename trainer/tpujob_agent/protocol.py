@@ -18,9 +18,13 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from tpujob_agent.environment import Env as Env  # noqa: PLC0414 - part of the contract
+from tpujob_agent.events import Event as Event  # noqa: PLC0414
+from tpujob_agent.events import EventKind as EventKind  # noqa: PLC0414
+from tpujob_agent.events import Finding as Finding  # noqa: PLC0414
+from tpujob_agent.events import ProtocolError as ProtocolError  # noqa: PLC0414
 from tpujob_agent.text import Text
 
 PROTOCOL_VERSION = 1
@@ -53,6 +57,14 @@ MEMBER_TIMEOUT_S = 5.0
 FENCE_S = 180
 #: An agent reports at once on change, and at least this often.
 REPORT_INTERVAL_S = 1.0
+#: Steps of which a report tells the times; see ``Report.samples``.
+SAMPLES_PER_REPORT = 4
+
+#: Times of one step on one host: step, arrivedAtMs (since the epoch, on the host's clock: its
+#: batch was there and its devices were free), and in milliseconds inputWait, wait (from then
+#: until the step's result was there), gc (pauses of Python's garbage collector) and saveBlocked.
+Sample = list[float]
+SAMPLE_VALUES = 6
 
 
 class ExitCode(enum.IntEnum):
@@ -121,73 +133,6 @@ BUDGET_OF_CAUSE: dict[Cause, Budget] = {
     Cause.NODE: Budget.INFRASTRUCTURE,
     Cause.COORDINATOR: Budget.INFRASTRUCTURE,
 }
-
-
-class EventKind(Text):
-    """Kinds of timeline events, with the keys of their ``data``."""
-
-    COORDINATOR_STARTED = "coordinatorStarted"  # {}
-    MEMBER_JOINED = "memberJoined"  # slice, host, node, pod, ip
-    MEMBER_LEFT = "memberLeft"  # slice, host, node, pod, reason
-    MEMBERS_COMPLETE = "membersComplete"  # hosts; every wanted member is present
-    # GENERATION_STARTED: generation, hosts, slices (indices), wantedSlices (number), leader,
-    #   adopted (a new coordinator found it running)
-    GENERATION_STARTED = "generationStarted"
-    PHASE = "phase"  # generation, phase (of the least advanced process), sinceAtMs
-    RESTORED = "restored"  # generation, step (0: fresh start); cuts unsettled steps
-    # PROGRESS: generation, firstStep, lastStep, endedAtMs, loss (null: not finite or none), and
-    #   inputWaitMs, saveBlockedMs, tokens of these steps
-    PROGRESS = "progress"
-    # COMMITTED: step, committedAtMs, and if the program tells them blockedMs (it held training
-    #   up) and lagMs (from its beginning until it was durable)
-    COMMITTED = "committed"
-    # INTERVAL: the checkpoint interval that the trainer is told from now on: intervalMs,
-    #   predictedRatio (of time, kept), and what it follows from: mtbfMs, blockedMs, lagMs,
-    #   recoveryMs, isStorageBound
-    INTERVAL = "interval"
-    # LOSS: generation, cause, slice, host, node, pod, exitCode, signal, onsetAtMs (fault began),
-    #   detectedAtMs (Stop was sent; the event itself may wait for the culprit), step, message
-    LOSS = "loss"
-    GROWING = "growing"  # generation, slices, toSlices; all save at step and leave
-    GENERATION_LEFT = "generationLeft"  # generation, leftAtMs, step; to grow: no loss
-    GENERATION_STOPPED = "generationStopped"  # generation; the last old process is gone
-    BACKOFF = "backoff"  # untilAtMs, cause
-    DRAINING = "draining"  # slice, host, node, pod, graceMs
-    FINISHED = "finished"  # step; every trainer exited 0
-    GAVE_UP = "gaveUp"  # cause, budget, message; all stopped, the operator ends the job
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Event:
-    """One entry of a job's timeline. ``seq`` starts at 1 and has no gaps within an ``epoch``.
-
-    A coordinator that starts anew has a new epoch and numbers from 1 again.
-    """
-
-    seq: int
-    at_ms: int
-    kind: EventKind
-    data: dict[str, Any]
-
-    def to_json(self) -> dict[str, Any]:
-        """The event as it travels over HTTP."""
-        return {"seq": self.seq, "atMs": self.at_ms, "kind": self.kind.value, "data": self.data}
-
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> Event:
-        """Inverse of ``to_json``.
-
-        Raises:
-            ProtocolError: a key is missing or the kind is unknown.
-        """
-        try:
-            return cls(int(raw["seq"]), int(raw["atMs"]), EventKind(raw["kind"]), dict(raw["data"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ProtocolError(f"not a timeline event: {raw!r} ({error})") from error
-
-
-class ProtocolError(ValueError):
-    """A line that is not a valid message."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -299,6 +244,11 @@ class Report(Message):
     stalled: str = ""  # why the agent takes it for hung; it runs still
     obeys_saves: bool = False  # its program looks at the coordinator's wishes
     stacks: str = ""  # where its threads are: after ``stalled``, or when asked
+    #: Times of steps since the last report, for programs that tell them. All hosts of a world
+    #: tell those of the same steps: if there are too many, of the multiples of a power of two.
+    samples: list[Sample] = dataclasses.field(default_factory=list)
+    probes: int = 0  # probes of its devices so far
+    probe_us: int = 0  # the newest one took this long
 
 
 @_message
@@ -309,6 +259,16 @@ class Leaving(Message):
     TYPE: ClassVar[str] = "leaving"
     sent_at_ms: int
     grace_ms: int
+
+
+@_message
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pong(Message):
+    """The answer to a Ping, at once."""
+
+    TYPE: ClassVar[str] = "pong"
+    ping_at_ms: int  # as in the Ping
+    sent_at_ms: int  # on the agent's clock
 
 
 # ---- coordinator → agent
@@ -369,6 +329,15 @@ class Stacks(Message):
 
     TYPE: ClassVar[str] = "stacks"
     generation: int
+
+
+@_message
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ping(Message):
+    """Answer with a Pong: for the round trip, and for how far the clocks are apart."""
+
+    TYPE: ClassVar[str] = "ping"
+    sent_at_ms: int
 
 
 @_message

@@ -11,7 +11,15 @@ from typing import Any
 
 from tpujob.record import RING_SIZE, RecordReader, Snapshot
 from tpujob_agent.output import Output
-from tpujob_agent.protocol import Phase, ProcessState, Report, Run, Save, SaveEvery
+from tpujob_agent.protocol import (
+    SAMPLES_PER_REPORT,
+    Phase,
+    ProcessState,
+    Report,
+    Run,
+    Save,
+    SaveEvery,
+)
 from tpujob_agent.stalls import Stalls
 
 #: Report early when this many losses are waiting, so that the ring never laps.
@@ -70,7 +78,7 @@ class Trainer:
         self._record = RecordReader(record, run.generation)
         self._record.save_every(run.save_every_ms)
         self._seen = Snapshot()
-        self._losses_sent = 0
+        self._losses_sent = self._samples_sent = 0
         self._first_step = (0, 0)  # of a progress pattern
 
     @property
@@ -144,7 +152,8 @@ class Trainer:
         """Everything the coordinator wants to know."""
         seen = self._seen
         losses = self._record.losses(self._losses_sent, seen.losses_written)
-        self._losses_sent = seen.losses_written
+        samples = self._record.samples(self._samples_sent, seen.samples_written, SAMPLES_PER_REPORT)
+        self._losses_sent, self._samples_sent = seen.losses_written, seen.samples_written
         result = self.exit or Exit()
         return Report(
             sent_at_ms=now_ms(),
@@ -175,6 +184,9 @@ class Trainer:
             stalled=self.stalls.reason,
             obeys_saves=seen.obeys_saves,
             stacks=self.stalls.answer,
+            samples=samples,
+            probes=seen.probes,
+            probe_us=seen.probe_us,
         )
 
     def close(self) -> None:

@@ -7,7 +7,14 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tpujob_agent.protocol import MESSAGES, Message, Phase, ProcessState, ProtocolError
+from tpujob_agent.protocol import (
+    MESSAGES,
+    SAMPLE_VALUES,
+    Message,
+    Phase,
+    ProcessState,
+    ProtocolError,
+)
 
 _T = TypeVar("_T")
 
@@ -25,6 +32,14 @@ def _pairs(value: Any) -> list[list[float]]:
     return [[float(step), float(loss)] for step, loss in value]
 
 
+def _samples(value: Any) -> list[list[float]]:
+    """A newer peer may tell more of each step."""
+    samples = [[float(number) for number in sample[:SAMPLE_VALUES]] for sample in value]
+    if any(len(sample) < SAMPLE_VALUES for sample in samples):
+        raise ValueError(f"a sample has fewer than {SAMPLE_VALUES} values")
+    return samples
+
+
 def _optional(value: Any) -> int | None:
     return None if value is None else _exactly(int)(value)
 
@@ -38,6 +53,7 @@ _CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "ProcessState": ProcessState,
     "Phase": Phase,
     "list[list[float]]": _pairs,
+    "list[Sample]": _samples,
 }
 _FIELDS = {
     name: {f.name: _CONVERTERS[str(f.type)] for f in dataclasses.fields(cls)}  # type: ignore[arg-type] # every message is a dataclass

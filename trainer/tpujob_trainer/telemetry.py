@@ -52,10 +52,11 @@ class StepReport:
     step: int
     loss: float
     grad_norm: float
-    arrived_at: float  # since the epoch: the batch was there, and dispatch began
+    arrived_at: float  # since the epoch: batch and devices were there
     input_wait_s: float  # the loop waited for the batch
     dispatch_s: float  # handing the step to the devices
     ready_s: float  # from then until its numbers were there
+    wait_s: float  # from the arrival until then
     step_s: float  # from the numbers of the step before to these
     save_blocked_s: float  # of it, the loop was held up by a save
     tokens: int
@@ -96,6 +97,8 @@ def report(world: World, step: StepReport, *, log_every: int) -> None:
         loss=_number(step.loss),
         tokens=step.tokens,
         input_wait_s=step.input_wait_s,
+        arrived_at=step.arrived_at,
+        wait_s=step.wait_s,
     )
     if world.is_leader and step.step % log_every == 0:
         print(step.line(), flush=True)

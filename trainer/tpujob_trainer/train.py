@@ -21,6 +21,7 @@ from tpujob_trainer.config import TrainerConfig
 from tpujob_trainer.distributed import World
 from tpujob_trainer.executables import Compiled
 from tpujob_trainer.loader import Batches, Feed, Prefetcher, prepare
+from tpujob_trainer.probe import Probe, stride
 from tpujob_trainer.profiler import Profiler
 from tpujob_trainer.programs import Programs
 from tpujob_trainer.recompiles import RecompileWatch
@@ -143,9 +144,10 @@ class _Dispatched:
     length: int  # of its rows
     metrics: Metrics
     input_wait_s: float
-    arrived_at: float  # seconds since the epoch
+    arrived_at: float  # seconds since the epoch: batch and devices were there
     begun: float  # by the performance counter, as are all spans
     dispatched: float
+    alone_from: float  # the devices have nothing else to do
 
 
 def _loop(
@@ -174,11 +176,16 @@ def _loop(
             wants_to_leave=wants_to_leave,
         )
         profiler.begin(number, reporter.flush)
+        reporter.probe_if_due(number)
+        are_devices_free = reporter.is_pending_ready
         arrived_at, begun = time.time(), time.perf_counter()
         with profiler.annotated(number):
             state, metrics = programs[length].call(state, rows)
         reporter.dispatched(
-            _Dispatched(number, length, metrics, wait_s, arrived_at, begun, time.perf_counter())
+            _Dispatched(
+                number, length, metrics, wait_s, arrived_at, begun, time.perf_counter(), begun
+            ),
+            are_devices_free=are_devices_free,
         )
         due = schedule.due(number)
         if due.any:
@@ -208,6 +215,7 @@ class _Reporter:
             length: flops.mfu(run.config.at_length(length), jax.devices(), 1.0)
             for length in run.config.lengths
         }
+        self._probe, self._step_s = Probe(), math.inf
         self._is_first = True
         self._skipped = 0  # steps in a row, up to the one reported last
         self._save_blocked_s = 0.0  # since the last report
@@ -217,9 +225,27 @@ class _Reporter:
         self._save_blocked_s += blocked_s
         tpujob.save_blocked(blocked_s)
 
-    def dispatched(self, following: _Dispatched) -> None:
+    @property
+    def is_pending_ready(self) -> bool:
+        """Whether the devices have nothing to do until the next step is dispatched."""
+        if self._pending is None:
+            return True
+        is_ready: bool = self._pending.metrics["loss"].is_ready()  # type: ignore[attr-defined] # not in the stubs
+        return is_ready
+
+    def probe_if_due(self, step: int) -> None:
+        """Probe the devices, now and then, when they are done with all steps."""
+        if math.isfinite(self._step_s) and step % stride(self._step_s) == 0:
+            self.flush()
+            self._probe.tell()
+
+    def dispatched(self, following: _Dispatched, *, are_devices_free: bool) -> None:
         """Take over a dispatched step and report the one before it."""
         self.flush()
+        if not are_devices_free:  # they are by now: on all hosts at the same time
+            following = dataclasses.replace(
+                following, arrived_at=time.time(), alone_from=time.perf_counter()
+            )
         self._pending = following
 
     def flush(self) -> None:
@@ -261,6 +287,7 @@ class _Reporter:
             say(run.world, f"first step {pending.step} done: {run.clock.summary()}")
         mfu_of_1_s = self._mfu_of_1_s[pending.length]
         blocked_s, self._save_blocked_s = self._save_blocked_s, 0.0
+        self._step_s = min(self._step_s, step_s)
         report = StepReport(
             step=pending.step,
             loss=loss,
@@ -269,6 +296,7 @@ class _Reporter:
             input_wait_s=pending.input_wait_s,
             dispatch_s=pending.dispatched - pending.begun,
             ready_s=self._ended - pending.dispatched,
+            wait_s=self._ended - pending.alone_from,
             step_s=step_s,
             save_blocked_s=blocked_s,
             tokens=config.global_batch * config.sequence_length,
