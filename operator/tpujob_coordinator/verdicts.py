@@ -46,6 +46,13 @@ _SHELL_SIGNAL = 128
 
 def judge(report: Report) -> tuple[Cause, Rank, str]:
     """Cause, rank and a sentence for one trainer that did not end well by itself."""
+    cause, rank, message = _judge_end(report)
+    if report.out_of_memory:
+        message = f"out of memory ({report.out_of_memory}): {message}"
+    return cause, rank, message
+
+
+def _judge_end(report: Report) -> tuple[Cause, Rank, str]:
     if report.killed_by_agent:
         cause = Cause.HANG if report.signal is not None else Cause.PROCESS
         return cause, Rank.CHECKED, report.killed_by_agent

@@ -55,6 +55,20 @@ def test_a_user_errors_message_ends_with_its_output() -> None:
     assert judge(exited(exit_code=2))[2] == "exited with code 2"
 
 
+def test_lack_of_memory_is_told_with_the_limit() -> None:
+    """Beside a plain SIGKILL, and beside the exit of a program whose child was killed."""
+    limit = "the container's limit is 64 MiB"
+    killed = judge(exited(signal=9, out_of_memory=limit))
+    assert killed == (Cause.PROCESS, Rank.CERTAIN, f"out of memory ({limit}): killed by SIGKILL")
+    child = judge(exited(exit_code=1, out_of_memory=limit))
+    assert child == (
+        Cause.USER_ERROR,
+        Rank.OWN_EXIT,
+        f"out of memory ({limit}): exited with code 1",
+    )
+    assert "memory" not in judge(exited(signal=9))[2]
+
+
 _ENDS = st.builds(
     End,
     place=st.builds(Place, st.integers(0, 9), st.integers(0, 9)),

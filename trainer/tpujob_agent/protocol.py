@@ -243,6 +243,7 @@ class Report(Message):
     process_state: str = ""  # as in /proc: T is stopped by a signal
     stalled: str = ""  # why the agent takes it for hung; it runs still
     obeys_saves: bool = False  # its program looks at the coordinator's wishes
+    out_of_memory: str = ""  # the kernel has killed some process of it for that; what limit
     stacks: str = ""  # where its threads are: after ``stalled``, or when asked
     #: Times of steps since the last report, for programs that tell them. All hosts of a world
     #: tell those of the same steps: if there are too many, of the multiples of a power of two.

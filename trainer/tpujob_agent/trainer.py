@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tpujob.record import RING_SIZE, RecordReader, Snapshot
+from tpujob_agent import memory
 from tpujob_agent.output import Output
 from tpujob_agent.protocol import (
     SAMPLES_PER_REPORT,
@@ -60,6 +61,7 @@ class Exit:
     at_ms: int = 0
     is_stop: bool = False  # the coordinator said so
     killed_by_agent: str = ""
+    out_of_memory: str = ""
 
 
 class Trainer:
@@ -80,6 +82,7 @@ class Trainer:
         self._seen = Snapshot()
         self._losses_sent = self._samples_sent = 0
         self._first_step = (0, 0)  # of a progress pattern
+        self._memory_kills = memory.kills()
 
     @property
     def is_alive(self) -> bool:
@@ -146,6 +149,8 @@ class Trainer:
         self._seen = self._with_pattern(self._record.read())
         if self.is_condemned:
             result.is_stop, result.killed_by_agent = False, self.stalls.reason
+        if memory.kills() > self._memory_kills:
+            result.out_of_memory = memory.limit()
         self.exit = result
 
     def report(self) -> Report:
@@ -180,6 +185,7 @@ class Trainer:
             exited_at_ms=result.at_ms,
             tail=self.output.tail if self.state is ProcessState.EXITED else "",
             killed_by_agent=result.killed_by_agent,
+            out_of_memory=result.out_of_memory,
             process_state=self.stalls.state,
             stalled=self.stalls.reason,
             obeys_saves=seen.obeys_saves,
