@@ -128,6 +128,7 @@ class JaxRuntimeError(RuntimeError):
             "was preempted/died/restarted unexpectedly"
         ),
         JaxRuntimeError("DEADLINE_EXCEEDED: Barrier timed out. Id: x"),
+        JaxRuntimeError("DEADLINE_EXCEEDED: GetKeyValue() timed out with key: a"),
         JaxRuntimeError("INTERNAL: Shutdown barrier has failed: another task died"),
     ],
 )

@@ -15,7 +15,7 @@ _RUNTIME_ERRORS = frozenset({"JaxRuntimeError", "XlaRuntimeError"})
 _OF_RUNTIME = re.compile(
     r"gloo|connection reset|connection closed|connection refused|closed by peer|broken pipe"
     r"|socket closed|heartbeat|coordination.?service|barrier|another task"
-    r"|tasks? .*(?:died|failed|disconnected|preempted)|^(?:UNAVAILABLE|ABORTED)",
+    r"|tasks? .*(?:died|failed|disconnected|preempted)|^(?:UNAVAILABLE|ABORTED|DEADLINE_EXCEEDED)",
     re.IGNORECASE,
 )
 #: In an exception of any type: a status of the runtime, and what only its transport says.

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 from jax._src import distributed as jax_distributed
 
+from tpujob_agent.peers import is_peer_lost
 from tpujob_agent.protocol import Env
 from tpujob_agent.runs import await_leader
 
@@ -196,33 +197,11 @@ def _get(key: str, timeout_s: float) -> Any:
         raise PeerLostError(f"no answer about {key!r} from the other processes: {error}") from error
 
 
-#: What gloo, the coordination service and TPU's runtime say when a peer is gone.
-_SIGNS_OF_LOSS = (
-    "gloo",
-    "connection closed",
-    "connection reset",
-    "connection refused",
-    "socket closed",
-    "heartbeat",
-    "coordination",
-    "preempted",
-    "unavailable",
-    "deadline_exceeded",
-    "barrier",
-    "peer",
-)
-
-
 def is_peer_loss(world: World, error: BaseException) -> bool:
     """Whether an error means that another process went away, not that this one is at fault."""
     if world.num_processes == 1:
         return False
-    if isinstance(error, PeerLostError):
-        return True
-    text = str(error).lower()
-    return isinstance(error, jax.errors.JaxRuntimeError | OSError) and any(
-        sign in text for sign in _SIGNS_OF_LOSS
-    )
+    return isinstance(error, PeerLostError) or is_peer_lost(error)
 
 
 def leave(world: World) -> None:
