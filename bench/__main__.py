@@ -8,10 +8,11 @@ import sys
 from collections.abc import Callable
 from types import ModuleType
 
-from bench import checkpoint, cluster, recovery
+from bench import agents, checkpoint, cluster, recovery
 
 _BENCHES: dict[str, Callable[[argparse.Namespace], object]] = {
     "cluster": lambda args: cluster.run(args.repeat),
+    "agents": lambda args: agents.run(args.repeat),
     "checkpoint": lambda args: checkpoint.main(["--repeat", str(args.repeat)]),
     "recovery": lambda args: recovery.run(args.repeat),
     "input": lambda args: _late("input_wait").run_input(args.repeat),

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tpujob_agent.protocol import MEMBER_TIMEOUT_S, PROTOCOL_VERSION, CoordinatorConfig, Hello
+from tpujob_agent.protocol import PROTOCOL_VERSION, CoordinatorConfig, Hello
+from tpujob_agent.wire import member_timeout_s
 from tpujob_coordinator import membership, verdicts
-from tpujob_coordinator.membership import Member, Place
+from tpujob_coordinator.membership import Member, Place, wanted_hosts
 
 #: A broken stream may be a blip of the network: its agent reconnects within a second.
 BROKEN_STREAM_MS = 2_000
 #: A gap between two ticks above this means that this process itself was held up.
 HELD_UP_MS = 1_500
-_MEMBER_TIMEOUT_MS = int(MEMBER_TIMEOUT_S * 1000)
 _SUPERSEDED_KEPT = 1000
 
 
@@ -23,6 +23,7 @@ class Roster:
         self._ticked_at_ms = now_ms
         self.members: dict[Place, Member] = {}
         self._config = config
+        self._timeout_ms = int(member_timeout_s(wanted_hosts(config)) * 1000)
         self._token = token
         self._by_connection: dict[int, Place] = {}
         self._superseded: dict[str, None] = {}  # incarnations, oldest first
@@ -101,5 +102,5 @@ class Roster:
                 # An agent that said goodbye does not come back.
                 if member.is_leaving or now_ms - member.broken_at_ms >= BROKEN_STREAM_MS:
                     yield member, "its agent is gone", member.broken_at_ms
-            elif now_ms - member.last_seen_ms >= _MEMBER_TIMEOUT_MS:
+            elif now_ms - member.last_seen_ms >= self._timeout_ms:
                 yield member, "its agent has fallen silent", member.last_seen_ms

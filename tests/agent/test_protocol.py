@@ -60,6 +60,26 @@ def test_every_message_survives_the_wire(message: Message) -> None:
     assert wire.decode(line) == message
 
 
+def test_what_is_at_its_default_does_not_travel() -> None:
+    """A report of ten thousand agents is mostly defaults."""
+    idle = protocol.Report(1, protocol.ProcessState.IDLE, 0)
+    assert json.loads(wire.encode(idle)) == {
+        "type": "report",
+        "sent_at_ms": 1,
+        "state": "idle",
+        "generation": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("hosts", "interval_s", "timeout_s"), [(0, 1, 5), (2000, 1, 5), (10_000, 5, 15)]
+)
+def test_large_worlds_report_less_often(hosts: int, interval_s: float, timeout_s: float) -> None:
+    """At most 2,000 reports a second; three of them may be missed."""
+    assert wire.report_interval_s(hosts) == interval_s
+    assert wire.member_timeout_s(hosts) == timeout_s
+
+
 def test_unknown_keys_are_ignored() -> None:
     """A newer peer may say more than this one understands."""
     raw = json.loads(wire.encode(protocol.Leaving(1, 2))) | {"mood": "fine"}

@@ -22,6 +22,7 @@ from tpujob_agent.settings import Settings
 from tpujob_agent.stalls import Stalls
 from tpujob_agent.stream import Stream
 from tpujob_agent.trainer import Exit, Trainer, now_ms, record_path
+from tpujob_agent.wire import report_interval_s
 
 #: How often the record is read while a trainer runs; about 10 µs each.
 LOOK_INTERVAL_S = 0.05
@@ -346,15 +347,15 @@ class Agent:
         if self._is_leaving and self._has_to_stop():
             self._stop()
         self._stop_if_fenced()
-        is_due = time.monotonic() >= self._report_at
-        if self._trainer and self._trainer.has_many_losses:
-            is_due = True
+        has_many = self._trainer is not None and self._trainer.has_many_losses
+        is_due = has_many or time.monotonic() >= self._report_at
         if look == self._reported and not is_due:
             self._stream.flush()
             self._forget_closed()
             return
         self._reported = look
-        self._report_at = time.monotonic() + protocol.REPORT_INTERVAL_S
+        hosts = self._trainer.num_processes if self._trainer else 0
+        self._report_at = time.monotonic() + report_interval_s(hosts)
         if self._stream.socket is not None:
             self._send(self._report())
 

@@ -50,12 +50,14 @@ METRICS_PATH = "/metrics"  # no token: Prometheus text format
 HEALTH_PATH = "/healthz"  # no token
 TOKEN_HEADER = "Tpujob-Token"  # noqa: S105 - a header's name, not a secret
 
-#: A member that has been silent this long is lost (its stream may still be open: power cut).
+#: A member that has been silent this long is lost (its stream may still be open: power cut),
+#: in large worlds later, see ``wire.member_timeout_s``.
 MEMBER_TIMEOUT_S = 5.0
 #: Where a second world could be formed beside one that nobody hears, agents that have no
 #: connection to a coordinator for this long stop their trainers; else training goes on.
 FENCE_S = 180
-#: An agent reports at once on change, and at least this often.
+#: An agent reports at once on change, and at least this often,
+#: in large worlds less often, see ``wire.report_interval_s``.
 REPORT_INTERVAL_S = 1.0
 #: Steps of which a report tells the times; see ``Report.samples``.
 SAMPLES_PER_REPORT = 4
@@ -208,7 +210,7 @@ class Hello(Message):
 @_message
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report(Message):
-    """State of the trainer process: at once on change, else every REPORT_INTERVAL_S.
+    """State of the trainer process: at once on change, else every ``wire.report_interval_s``.
 
     Counters (``input_wait_ms`` …) are totals of this generation.
     """

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tpujob_agent.protocol import (
+    MEMBER_TIMEOUT_S,
     MESSAGES,
+    REPORT_INTERVAL_S,
     SAMPLE_VALUES,
     Message,
     Phase,
@@ -17,6 +19,9 @@ from tpujob_agent.protocol import (
 )
 
 _T = TypeVar("_T")
+
+#: What one coordinator is to read: the agents of larger worlds report less often.
+_REPORTS_A_SECOND = 2000
 
 
 def _exactly(kind: type[_T]) -> Callable[[Any], _T]:
@@ -61,9 +66,23 @@ _FIELDS = {
 }
 
 
+#: What is left out of a line, because whoever reads it assumes it: reports are mostly defaults.
+_DEFAULTS = {
+    name: {
+        f.name: f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
+        for f in dataclasses.fields(cls)  # type: ignore[arg-type] # every message is a dataclass
+    }
+    for name, cls in MESSAGES.items()
+}
+
+
 def encode(message: Message) -> bytes:
     """One line of JSON, newline included."""
-    body = {"type": message.TYPE, **dataclasses.asdict(message)}  # type: ignore[call-overload] # every message is a dataclass
+    body = {"type": message.TYPE}
+    for name, default in _DEFAULTS[message.TYPE].items():
+        value = getattr(message, name)
+        if value != default:
+            body[name] = value
     return json.dumps(body, separators=(",", ":")).encode() + b"\n"
 
 
@@ -80,3 +99,13 @@ def decode(line: bytes) -> Message:
         return MESSAGES[raw["type"]](**values)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ProtocolError(f"not a message: {line[:200]!r} ({error})") from error
+
+
+def report_interval_s(hosts: int) -> float:
+    """Time between two reports without news of one agent in a world of this size."""
+    return max(REPORT_INTERVAL_S, hosts / _REPORTS_A_SECOND)
+
+
+def member_timeout_s(hosts: int) -> float:
+    """Silence after which a member of a world of this size is lost."""
+    return max(MEMBER_TIMEOUT_S, 3 * report_interval_s(hosts))

@@ -16,9 +16,10 @@ from collections.abc import Callable
 
 from tpujob_agent import protocol
 from tpujob_agent.protocol import ExitCode, Phase, ProcessState, Report
+from tpujob_agent.wire import member_timeout_s
 from tpujob_coordinator import elasticity, fence
 from tpujob_coordinator.core import Core
-from tpujob_coordinator.membership import Place
+from tpujob_coordinator.membership import Place, wanted_hosts
 from tpujob_coordinator.roster import BROKEN_STREAM_MS
 from tpujob_coordinator.stages import Send, Stage
 from tpujob_operator.core.history import History
@@ -42,7 +43,9 @@ class Job:
         self.scenario, self.times = scenario, scenario.times
         self.features = scenario.features
         self.now_ms = START_MS
-        self.core = Core(config_of(scenario), _TOKEN, "sim", START_MS)
+        config = config_of(scenario)
+        self.core = Core(config, _TOKEN, "sim", START_MS)
+        self._timeout_s = member_timeout_s(wanted_hosts(config))
         self.history = History.start(START_MS)
         slices = range(scenario.slices + self.features.spares)
         places = [Place(i, host) for i in slices for host in range(scenario.agents_per_slice)]
@@ -298,14 +301,14 @@ class Job:
             self._halt(agent)
             agent.is_dead = True
         unnoticed_s = 0.0 if self.features.in_place else self.times.silence
-        self._after(max(0.0, unnoticed_s - protocol.MEMBER_TIMEOUT_S), self._listen)
+        self._after(max(0.0, unnoticed_s - self._timeout_s), self._listen)
 
     def _listen(self) -> None:
         """From now on the core hears the others only, until it has had enough."""
         self._tick()
         for agent in self._connected.values():
             self.core.message(agent.connection, idle_word(agent, self.now_ms), self.now_ms)
-        silent_ms = round(protocol.MEMBER_TIMEOUT_S * 1000)
+        silent_ms = round(self._timeout_s * 1000)
         self._at(self.now_ms + silent_ms // 2, self._others_speak)
         self._tick_for(silent_ms)
 
