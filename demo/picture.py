@@ -14,25 +14,8 @@ from matplotlib import pyplot as plt  # after the choice of a back end without a
 from matplotlib.patches import Patch
 
 from demo.timeline import Stretch
+from tpujob_operator.cli.picture import COLOURS
 from tpujob_operator.core.timetypes import TimeType
-
-_COLOURS: dict[TimeType, str] = {
-    TimeType.PRODUCTIVE: "#2e9e5b",
-    TimeType.ROLLBACK: "#c0392b",
-    TimeType.DETECTION: "#8e44ad",
-    TimeType.TEARDOWN: "#7f8c8d",
-    TimeType.PROVISIONING: "#f0c987",
-    TimeType.IMAGE: "#e59f3c",
-    TimeType.RUNTIME_INIT: "#5dade2",
-    TimeType.RESTORE: "#1f618d",
-    TimeType.COMPILE: "#16a2b8",
-    TimeType.SETUP: "#aed6f1",
-    TimeType.CHECKPOINT_STALL: "#b7950b",
-    TimeType.INPUT_WAIT: "#d98880",
-    TimeType.BACKOFF: "#bdc3c7",
-    TimeType.SUSPENDED: "#d5d8dc",
-}
-_OTHER = "#000000"
 
 
 def draw(
@@ -68,13 +51,13 @@ def _draw_band(axis: Any, stretches: Sequence[Stretch], begin: int) -> None:
     for stretch in stretches:
         span = stretch.end_ms - stretch.start_ms
         totals[stretch.kind] = totals.get(stretch.kind, 0) + span
-        colour = _COLOURS.get(stretch.kind, _OTHER)
+        colour = COLOURS[stretch.kind]
         axis.broken_barh([((stretch.start_ms - begin) / 1000, span / 1000)], (0, 1), color=colour)
     axis.set(yticks=[], xlim=(0, (stretches[-1].end_ms - begin) / 1000), ylim=(0, 1))
     axis.set_xlabel("seconds since the job was applied")
     axis.spines[["top", "right", "left"]].set_visible(False)
     entries = [
-        Patch(color=_COLOURS.get(kind, _OTHER), label=f"{kind.value} {total / 1000:.1f} s")
+        Patch(color=COLOURS[kind], label=f"{kind.value} {total / 1000:.1f} s")
         for kind, total in sorted(totals.items(), key=lambda item: -item[1])
         if total >= 50
     ]

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from tpujob_operator.core.timetypes import DESCRIPTIONS, TimeType
+from tpujob_operator.cli import tables
+from tpujob_operator.core.timetypes import TimeType
 
 #: The API rounds seconds to milliseconds, so 18 types may differ from wall time by their rounding.
 TOLERANCE_S = 0.001 * len(TimeType)
@@ -111,49 +111,13 @@ def why(status: Mapping[str, Any]) -> str:
 
 def show(report: Report, console: Console) -> None:
     """Print the report for a person."""
-    console.print(_times(report))
-    console.print(_incidents(report))
+    console.print(tables.times(report.seconds, report.wall_seconds))
+    console.print(tables.kinds(report.seconds, report.wall_seconds))
+    console.print(tables.incidents(report.incidents))
     console.print("[bold]Loss by step[/bold]")
     console.print(curve(report.losses), highlight=False)
     for problem in report.problems:
         console.print(f"[bold red]✗[/bold red] {problem}")
-
-
-def _times(report: Report) -> Table:
-    table = Table(title="Where every second went", title_justify="left", show_footer=True)
-    total = sum(report.seconds.values())
-    table.add_column("type", footer="sum")
-    table.add_column("seconds", justify="right", footer=f"{total:.3f}")
-    table.add_column("share", justify="right", footer=f"wall {report.wall_seconds:.3f}")
-    table.add_column("what it is")
-    for name, seconds in sorted(report.seconds.items(), key=lambda item: -item[1]):
-        if seconds > 0:
-            style = "green" if name == TimeType.PRODUCTIVE.value else None
-            share = f"{100 * seconds / report.wall_seconds:.1f} %" if report.wall_seconds else ""
-            table.add_row(name, f"{seconds:.3f}", share, DESCRIPTIONS[TimeType(name)], style=style)
-    return table
-
-
-def _incidents(report: Report) -> Table:
-    table = Table(title="Incidents", title_justify="left")
-    for heading in ("cause", "rung", "where", "at step", "detected", "resumed", "steps lost"):
-        table.add_column(heading, justify="left" if heading in ("cause", "where") else "right")
-    for incident in report.incidents:
-        where = f"slice {incident.get('slice')} host {incident.get('worker')}"
-        table.add_row(
-            str(incident.get("cause")),
-            str(incident.get("rung")),
-            f"{where} on {incident.get('node')}",
-            str(incident.get("step")),
-            _after(incident.get("detectedAfterSeconds")),
-            _after(incident.get("recoveredAfterSeconds")),
-            str(incident.get("lostSteps", "")),
-        )
-    return table
-
-
-def _after(seconds: float | None) -> str:
-    return "" if seconds is None else f"after {seconds:.2f} s"
 
 
 def curve(losses: Mapping[int, float], *, width: int = 72, height: int = 10) -> str:
