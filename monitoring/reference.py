@@ -17,8 +17,9 @@ Operator and coordinators serve `/metrics` in Prometheus' text format: the opera
 `metrics` of its Service, each job's coordinator at port `http` (7078) of its pod. Scrape both
 with `honor_labels: true`: the labels `namespace` and `job` name the training job. The chart
 brings monitors for the Prometheus Operator (`monitoring.monitors.enabled`), and rules with
-alerts (`monitoring.rules.enabled`), which the [runbook](runbook.md) explains. Without it, scrape
-by the pods' `prometheus.io` annotations and load `charts/tpujob-operator/files/rules.yaml`.
+alerts (`monitoring.rules.enabled`), which the [runbook](runbook.md) explains; and dashboards for
+Grafana (`monitoring.dashboards.enabled`). Without it, scrape by the pods' `prometheus.io`
+annotations; rules and dashboards are in `charts/tpujob-operator/files`.
 
 Series of a job go with the job. Their counters are kept in its status, so that they go on after
 a restart of the operator as if nothing had happened.
@@ -38,12 +39,13 @@ def page(note: str) -> str:
         "## Of the operator",
         _table(OF_OPERATOR),
         "## Of a job's coordinator",
-        _table(_of_coordinator()),
+        _table(of_coordinator()),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _of_coordinator() -> Iterator[Family]:
+def of_coordinator() -> Iterator[Family]:
+    """What a coordinator serves, read off one that has just begun."""
     config = CoordinatorConfig(
         "n", "j", attempt=1, slices=1, spares=0, hosts_per_slice=1, budgets={}
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -239,6 +240,16 @@ def test_rules_are_the_file(render: Render, chart_path: Path) -> None:
     text = (chart_path / "files/rules.yaml").read_text()
     plain = yaml.safe_load(text.replace("docs/runbook.md", "https://wiki/runbook"))
     assert rule["spec"] == plain
+
+
+def test_dashboards_are_the_files(render: Render, chart_path: Path) -> None:
+    """Off by default; on, each file comes in a ConfigMap that Grafana's side-car finds."""
+    assert "ConfigMap" not in {key.split("/")[0] for key in render()}
+    objects = render({"monitoring": {"dashboards": {"enabled": True}}})
+    for path in (chart_path / "files/dashboards").iterdir():
+        found = objects[f"ConfigMap/tpujob-operator-dashboard-{path.stem}"]
+        assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert json.loads(found["data"][f"tpujob-{path.name}"]) == json.loads(path.read_text())
 
 
 def test_prices_reach_the_operator(render: Render) -> None:

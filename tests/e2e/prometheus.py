@@ -24,6 +24,7 @@ from localcluster.layout import free_ports
 from tests.waiting import wait_until
 from tpujob_agent.processes import die_with_parent
 
+RULES = Path(__file__).parents[2] / "charts/tpujob-operator/files/rules.yaml"
 _READY_S = 30.0
 _QUERY_S = 10.0
 
@@ -106,7 +107,7 @@ class Prometheus:
 def scraping(
     folder: Path, api: client.Configuration, services: Mapping[str, str]
 ) -> Iterator[Prometheus]:
-    """A Prometheus that scrapes /metrics of services every second.
+    """A Prometheus that scrapes /metrics of services every second, and evaluates our rules.
 
     Args:
         folder: An empty one, for its data.
@@ -151,7 +152,12 @@ def _config(api: client.Configuration, services: Mapping[str, str]) -> dict[str,
         **({"authorization": {"credentials": bearer}} if bearer else {}),
     }
     return {
-        "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
+        "global": {
+            "scrape_interval": "1s",
+            "scrape_timeout": "1s",
+            "evaluation_interval": "1s",
+        },
+        "rule_files": [str(RULES)],
         "scrape_configs": [
             {"job_name": name, "metrics_path": f"/api/v1/namespaces/{path}/proxy/metrics", **access}
             for name, path in services.items()

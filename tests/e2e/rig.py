@@ -44,7 +44,7 @@ for step in range(start + 1, int(os.environ["STEPS"]) + 1):
         draft = folder / "draft"
         draft.write_text(str(step))
         draft.replace(saved)
-        tpujob.committed(step)
+        tpujob.committed(step, blocked_s=0.001, lag_s=0.01)
     if is_asked and wish.then_leave:
         sys.exit(42)
 """

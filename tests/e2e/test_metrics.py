@@ -9,18 +9,25 @@ import pytest
 
 from demo import install
 from localcluster.kubeapi import Object
+from monitoring import dashboards
+from monitoring.rules import BUDGET
 from tests.e2e.prometheus import Prometheus, scraping
 from tests.e2e.rig import ENDED, RECOVER_S, Jobs, assert_adds_up
 from tests.waiting import wait_until
 from tpujob_operator.core.kinds import TPU_TRAINING_JOB
 from tpujob_operator.core.timetypes import TimeType
 
+_STEPS = 600
+#: Metrics that a healthy job without objectives on CPUs cannot have.
+_NOT_HERE = ("tpujob_mfu_ratio", "tpujob_objective_ratio", BUDGET, "tpujob_host_slowdown_ratio")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
 def test_prometheus_finds_what_status_says(jobs: Jobs, tmp_path: Path) -> None:
     """Times by type add up to wall time at every scrape; incidents, steps and goodput are there."""
-    created = jobs.train("j", steps=300)["metadata"]["creationTimestamp"]
+    # With a checkpoint's directory the coordinator plans the interval.
+    checkpoint = {"directory": "/shared/none"}
+    created = jobs.train("j", steps=_STEPS, checkpoint=checkpoint)["metadata"]["creationTimestamp"]
     services = {
         "operator": f"{install.NAMESPACE}/services/tpujob-operator-metrics:metrics",
         "coordinator": f"{jobs.namespace}/services/j-coordinator:http",
@@ -31,6 +38,7 @@ def test_prometheus_finds_what_status_says(jobs: Jobs, tmp_path: Path) -> None:
         jobs.kill_trainer(jobs.pods("j")["j-1-slice-0-1"])
         jobs.wait_recovered("j")
         _check_while_training(jobs, prometheus, dt.datetime.fromisoformat(created).timestamp())
+        _check_panels(jobs, prometheus)
         status = jobs.wait_state("j", *ENDED)
         assert status["state"] == "Succeeded"
         assert_adds_up(status)
@@ -61,6 +69,22 @@ def _check_while_training(jobs: Jobs, prometheus: Prometheus, created_s: float) 
     wait_until(lambda: (prometheus.value(step) or 0) > 30, "a newer step is scraped", RECOVER_S)
 
 
+def _check_panels(jobs: Jobs, prometheus: Prometheus) -> None:
+    """Every query of every dashboard has data while a job trains that has recovered once."""
+    values = {"$namespace": jobs.namespace, "$job": "j", "$__rate_interval": "30s"}
+    for name, content in dashboards.outputs():
+        for title, query in dashboards.queries(content):
+            expression = query
+            for variable, value in values.items():
+                expression = expression.replace(variable, value)
+            if not any(metric in query for metric in _NOT_HERE):
+                wait_until(
+                    lambda expression=expression: prometheus.query(expression),  # type: ignore[misc] # bound here
+                    f"data for {title!r} of {name}: {expression}",
+                    RECOVER_S,
+                )
+
+
 def _check_at_the_end(jobs: Jobs, prometheus: Prometheus, goodput: Object) -> None:
     wall_s = goodput["wallSeconds"]
 
@@ -75,8 +99,8 @@ def _check_at_the_end(jobs: Jobs, prometheus: Prometheus, goodput: Object) -> No
     assert by_type["runtime_init"] > 0
     told = dict.fromkeys(by_type, 0.0) | goodput["seconds"]
     assert by_type == pytest.approx(told, abs=0.001)
-    assert prometheus.value(_of(jobs, "tpujob_step")) == 300
-    assert prometheus.value(_of(jobs, "tpujob_checkpoint_step")) == 300
+    assert prometheus.value(_of(jobs, "tpujob_step")) == _STEPS
+    assert prometheus.value(_of(jobs, "tpujob_checkpoint_step")) == _STEPS
     ratio = prometheus.value(_of(jobs, "tpujob_goodput_ratio"))
     assert ratio == pytest.approx(by_type["productive"] / wall_s, abs=0.001)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Mapping
@@ -10,14 +11,13 @@ from typing import NamedTuple
 
 import yaml
 
-from monitoring import alerts, rules
+from monitoring import alerts, dashboards, reference, rules
 from monitoring.__main__ import outputs
-from tests.e2e.prometheus import program
+from tests.e2e.prometheus import RULES, program
 from tpujob_operator.api import generated
 from tpujob_operator.core import families
 
 ROOT = Path(__file__).parents[2]
-RULES = ROOT / "charts/tpujob-operator/files/rules.yaml"
 _J = 'namespace="n",job="j"'
 _RUNNING = {f'tpujob_info{{{_J},state="Running"}}': "1x9000"}
 _HEALTHY = {
@@ -202,11 +202,34 @@ def test_runbook_has_a_section_for_each_alert() -> None:
         assert anchor in {head.lower() for head in re.findall(r"^## (\w+)$", text, re.MULTILINE)}
 
 
-def test_no_rule_asks_for_a_metric_that_nobody_has() -> None:
-    """All names in expressions are declared families, recorded ones, or the detector's."""
-    text = RULES.read_text()
-    named = set(re.findall(r"(?<![\w:])tpujob_\w+\b(?!:)", text))
-    known = {"tpujob_host_slowdown_ratio"}
-    for family in (*families.OF_JOBS, *families.OF_OPERATOR):
-        known |= {family.series, f"{family.series}_sum", f"{family.series}_count"}
-    assert named <= known
+def _expressions() -> list[str]:
+    shown = [query for _, text in dashboards.outputs() for _, query in dashboards.queries(text)]
+    document = yaml.safe_load(RULES.read_text())
+    return shown + [rule["expr"] for group in document["groups"] for rule in group["rules"]]
+
+
+def test_nobody_asks_for_a_metric_that_nobody_has() -> None:
+    """All names in alerts and panels are declared families, recorded ones, or the detector's."""
+    known = {"tpujob_host_slowdown_ratio", *(rule["record"] for rule in rules.recording())}
+    for family in (*families.OF_JOBS, *families.OF_OPERATOR, *reference.of_coordinator()):
+        known |= {f"{family.series}{end}" for end in ("", "_sum", "_count", "_bucket")}
+    named = re.findall(r"\b(?:\w+:)?tpujob_\w+(?::\w+)?", " ".join(_expressions()))
+    assert set(named) <= known
+
+
+def test_panels_ask_in_good_promql(tmp_path: Path) -> None:
+    """Every query of every dashboard can be parsed."""
+    shown = [query.replace("$__rate_interval", "1m") for query in _expressions()]
+    found = [{"record": f"r:{place}", "expr": query} for place, query in enumerate(shown)]
+    path = tmp_path / "queries.yaml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "g", "rules": found}]}))
+    assert f"{len(found)} rules found" in _promtool("check", "rules", path)
+
+
+def test_dashboards_have_names_of_their_own() -> None:
+    """Grafana knows a dashboard by its uid; every panel has a title and a place of its own."""
+    boards = [json.loads(text) for _, text in dashboards.outputs()]
+    assert len({board["uid"] for board in boards}) == len(boards) == 5
+    for board in boards:
+        places = {(p["gridPos"]["x"], p["gridPos"]["y"]) for p in board["panels"]}
+        assert len(places) == len({p["title"] for p in board["panels"]}) == len(board["panels"])

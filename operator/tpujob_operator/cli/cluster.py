@@ -31,7 +31,8 @@ def read_job(name: str, namespace: str | None, kubeconfig: str | None) -> dict[s
             f"no usable kubeconfig: {error}; give --kubeconfig or set KUBECONFIG"
         ) from error
     try:
-        job: dict[str, Any] = client.CustomObjectsApi(api_client).get_namespaced_custom_object(
+        objects: Any = client.CustomObjectsApi(api_client)
+        job: dict[str, Any] = objects.get_namespaced_custom_object(
             GROUP, VERSION, namespace, PLURAL, name
         )
     except ApiException as error:
