@@ -62,5 +62,5 @@ def _finish(axes: Any, report: Report) -> None:
     axes.invert_yaxis()
     axes.margins(x=0.25)
     axes.set_xlabel(f"seconds of {report.wall_s:,.1f} since the job was created")
-    axes.set_title(report.headline(), loc="left", fontsize=10)
+    axes.set_title(report.headline(), loc="left", fontsize=10, parse_math=False)  # it has dollars
     axes.spines[["top", "right"]].set_visible(False)
