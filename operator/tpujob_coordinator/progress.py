@@ -56,6 +56,7 @@ class Progress:
         self._totals, self._told_totals = Totals(), Totals()
         self.committed_step, self._committed_at_ms = 0, 0
         self._told_committed = 0
+        self._flops_per_token = 0  # 0: not told
         self._cost: dict[str, int] = {}  # of the newest commit, if told
 
     @property
@@ -91,6 +92,7 @@ class Progress:
             self._committed_at_ms = member.to_our_clock(report.committed_at_ms, now_ms)
             self._cost = _cost_of_commit(report)
         self._totals = self._totals.with_report(report)
+        self._flops_per_token = max(self._flops_per_token, report.flops_per_token)
 
     def _enter(self, member: Member, phase: Phase, at_ms: int, now_ms: int) -> None:
         """Keep count of phases: with thousands of members, looking at each would be slow."""
@@ -174,7 +176,8 @@ class Progress:
     ) -> Entry:
         told = self._told_totals
         self._told_step, self._told_totals = last, totals
-        return EventKind.PROGRESS, {
+        flops = {"flopsPerToken": self._flops_per_token} if self._flops_per_token else {}
+        return EventKind.PROGRESS, flops | {
             "generation": self._world.generation,
             "firstStep": first,
             "lastStep": last,

@@ -40,11 +40,13 @@ def test_what_is_written_is_read(path: Path) -> None:
         writer.step(step, 0.5, 100, 0.002)
     writer.save_blocked(0.25)
     writer.committed(42)
+    writer.model_flops(4.8e10)
     seen = reader.read()
     assert seen.pid == os.getpid()
     assert (seen.phase, seen.restored_step) == (Phase.TRAIN, 40)
     assert (seen.first_step, seen.step, seen.tokens, seen.input_wait_ms) == (41, 43, 300, 6)
     assert (seen.committed_step, seen.save_blocked_ms) == (42, 250)
+    assert seen.flops_per_token == 48_000_000_000
     assert 0 < seen.phase_at_ms <= seen.first_step_at_ms <= seen.step_at_ms
     assert seen.committed_at_ms >= seen.step_at_ms
 

@@ -228,6 +228,7 @@ def test_progress_is_told_in_order() -> None:
             step=60,
             step_at_ms=started + 4000,
             tokens=200,
+            flops_per_token=6,
             committed_step=60,
             committed_at_ms=started + 4500,
             commit_blocked_ms=30,
@@ -248,6 +249,7 @@ def test_progress_is_told_in_order() -> None:
     assert first["endedAtMs"] == started + 1000
     assert (second["firstStep"], second["lastStep"]) == (42, 60)
     assert (first["tokens"], second["tokens"]) == (10, 190)
+    assert second["flopsPerToken"] == 6
     assert (first["loss"], second["loss"]) == (3.0, 2.5)
     assert (committed["step"], committed["committedAtMs"]) == (60, started + 4500)
     assert (committed["blockedMs"], committed["lagMs"]) == (30, 1_500)

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.histories import CREATED_MS, event, histories, loss, progress, start
+from tests.core.world import job_object
 from tpujob_agent.protocol import Budget, Event, EventKind
+from tpujob_operator.api.models import parse_job
 from tpujob_operator.core.history import History
 from tpujob_operator.core.incidents import NEWEST, Rung
 from tpujob_operator.core.observations import Fact, FactKind, Observation
@@ -54,6 +56,31 @@ def test_speed_in_tokens_is_known_after_the_second_report() -> None:
     view = progress_view(_fold(silent), None)
     assert view is not None
     assert view.tokens_per_second is None
+
+
+def test_mfu_follows_from_tokens_and_the_chips_that_train() -> None:
+    """6e11 FLOPs a token at 320 tokens/s on two slices of four v5e chips of 197 TFLOP/s."""
+    history = _fold(
+        [
+            event(
+                T0,
+                EventKind.GENERATION_STARTED,
+                generation=1,
+                hosts=2,
+                slices=[0, 2],
+                wantedSlices=3,
+            ),
+            progress(T0 + 1_000, 1, 1, tokens=64),
+            progress(T0 + 3_000, 2, 11, tokens=640, flopsPerToken=6 * 10**11),
+        ]
+    )
+    job = parse_job(job_object(slices=3))
+    view = progress_view(history, job)
+    assert view is not None
+    assert view.mfu == round(6e11 * 320 / (2 * 4 * 197e12), 4)
+    untold = progress_view(_fold([*start(T0), progress(T0 + 1_000, 1, 1, tokens=64)]), job)
+    assert untold is not None
+    assert untold.mfu is None
 
 
 def test_incident_tells_what_a_kill_cost() -> None:

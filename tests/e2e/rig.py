@@ -32,6 +32,7 @@ import tpujob
 folder = pathlib.Path(os.environ["FOLDER"])
 folder.mkdir(parents=True, exist_ok=True)
 saved = folder / "saved"
+tpujob.model_flops(1e12)
 tpujob.phase("restore")
 start = int(saved.read_text()) if saved.exists() else 0
 tpujob.restored(start)

@@ -19,6 +19,7 @@ __all__ = [
     "Phase",
     "SaveRequest",
     "committed",
+    "model_flops",
     "phase",
     "probe",
     "restored",
@@ -111,6 +112,16 @@ def probe(seconds: float) -> None:
     """
     if writer := _client.writer():
         writer.probe(seconds)
+
+
+def model_flops(per_token: float) -> None:
+    """What the model needs for one token, forward and backward: MFU follows from it.
+
+    Only the arithmetic of the model counts, not what is computed again. Tell it once; with the
+    tokens of ``step``, and the chips' peak, ``status.progress.mfu`` is filled.
+    """
+    if writer := _client.writer():
+        writer.model_flops(per_token)
 
 
 def save_blocked(seconds: float) -> None:

@@ -39,6 +39,7 @@ _PID_OFFSET = 24
 _THEN_LEAVE_OFFSET = 32
 _LISTENS_OFFSET = 40
 _SAVE_EVERY_OFFSET = 48
+_FLOPS_OFFSET = 56
 _PHASE_OFFSET = 64
 _LOOP_OFFSET = 128
 _SAVE_OFFSET = 256
@@ -66,6 +67,7 @@ class Snapshot:
     first_step: int = 0
     first_step_at_ms: int = 0
     tokens: int = 0
+    flops_per_token: int = 0  # of the model; 0: not told
     input_wait_ms: int = 0
     losses_written: int = 0
     samples_written: int = 0
@@ -128,6 +130,7 @@ class RecordReader:
             first_step=loop[2],
             first_step_at_ms=loop[3],
             tokens=loop[4],
+            flops_per_token=_INTEGER.unpack_from(self._memory, _FLOPS_OFFSET)[0],
             input_wait_ms=loop[5] // _NS_PER_MS,
             losses_written=loop[6],
             samples_written=loop[7],
@@ -299,6 +302,10 @@ class RecordWriter:
         fields = (self._committed_step, self._committed_at_ms, self._blocked_ns)
         cost = self._commit_cost_ms
         _SAVE.pack_into(self._memory, _SAVE_OFFSET, self._changes, *fields, *cost, self._changes)
+
+    def model_flops(self, per_token: float) -> None:
+        """What the model needs for one token."""
+        _INTEGER.pack_into(self._memory, _FLOPS_OFFSET, min(round(per_token), 2**63 - 1))
 
     def save_request(self) -> SaveRequest:
         """The save that the coordinator wants."""

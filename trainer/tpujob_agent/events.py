@@ -32,7 +32,7 @@ class EventKind(Text):
     PHASE = "phase"  # generation, phase (of the least advanced process), sinceAtMs
     RESTORED = "restored"  # generation, step (0: fresh start); cuts unsettled steps
     # PROGRESS: generation, firstStep, lastStep, endedAtMs, loss (null: not finite or none), and
-    #   inputWaitMs, saveBlockedMs, tokens of these steps
+    #   inputWaitMs, saveBlockedMs, tokens of these steps; flopsPerToken of the model, if told
     PROGRESS = "progress"
     # COMMITTED: step, committedAtMs, and if the program tells them blockedMs (it held training
     #   up) and lagMs (from its beginning until it was durable)

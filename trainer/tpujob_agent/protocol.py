@@ -232,6 +232,7 @@ class Report(Message):
     commit_blocked_ms: int = -1  # this save held training up for so long; -1: not told
     commit_lag_ms: int = -1  # from its beginning until it was durable; -1: not told
     tokens: int = 0
+    flops_per_token: int = 0  # of the model, forward and backward; 0: not told
     input_wait_ms: int = 0
     save_blocked_ms: int = 0
     losses: list[list[float]] = dataclasses.field(

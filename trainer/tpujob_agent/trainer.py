@@ -177,6 +177,7 @@ class Trainer:
             commit_blocked_ms=seen.commit_blocked_ms,
             commit_lag_ms=seen.commit_lag_ms,
             tokens=seen.tokens,
+            flops_per_token=seen.flops_per_token,
             input_wait_ms=seen.input_wait_ms,
             save_blocked_ms=seen.save_blocked_ms,
             losses=losses,

@@ -215,6 +215,8 @@ class _Reporter:
             length: flops.mfu(run.config.at_length(length), jax.devices(), 1.0)
             for length in run.config.lengths
         }
+        if None not in self._mfu_of_1_s.values():  # elsewhere MFU would mean nothing
+            tpujob.model_flops(flops.flops_per_token(run.config))
         self._probe, self._step_s = Probe(), math.inf
         self._is_first = True
         self._skipped = 0  # steps in a row, up to the one reported last

@@ -40,6 +40,7 @@ COLUMNS: tuple[dict[str, Any], ...] = (
     _column("Restarts", "integer", ".status.restarts"),
     _column("Goodput", "number", ".status.goodput.ratio"),
     _column("Age", "date", ".metadata.creationTimestamp"),
+    _column("MFU", "number", ".status.progress.mfu", wide=True),
     _column("Attempt", "integer", ".status.attempt", wide=True),
     _column("Checkpoint", "integer", ".status.checkpoint.step", wide=True),
     _column("Last incident", "string", ".status.incidents[-1:].cause", wide=True),

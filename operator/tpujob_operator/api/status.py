@@ -77,6 +77,11 @@ class Progress(Model):
     percent: float | None = Field(default=None, description="Steps done, in percent.")
     eta_seconds: int | None = Field(default=None, description="Seconds to the end at this pace.")
     tokens_per_second: float | None = Field(default=None, description="Tokens trained per second.")
+    mfu: float | None = Field(
+        default=None,
+        description="Model FLOPs utilisation of the recent steps: the model's arithmetic by the "
+        "bf16 peak of the chips that train, where the program tells the former.",
+    )
     last_loss: float | None = Field(default=None, description="Loss of the last reported step.")
 
 

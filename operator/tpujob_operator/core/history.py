@@ -36,6 +36,7 @@ class Progress:
     committed_at_ms: int = 0
     loss: float | None = None
     tokens: int = 0
+    flops_per_token: int = 0  # of the model; 0: not told
     tokens_lost: int = 0  # of steps that are done again
     steps_settled: int = 0
     steps_lost: int = 0
@@ -231,4 +232,5 @@ def _stepped(progress: Progress, seen: Observation) -> Progress:
         tokens=progress.tokens + tokens,
         step_ms=max(0.0, step_ms),
         step_tokens=step_tokens,
+        flops_per_token=int(seen.data.get("flopsPerToken", progress.flops_per_token)),
     )

@@ -18,6 +18,7 @@ from tpujob_operator.core import incidents
 from tpujob_operator.core.history import History
 from tpujob_operator.core.history import Progress as ToldProgress
 from tpujob_operator.core.timetypes import TimeType
+from tpujob_tpu.chips import CHIPS
 
 
 def goodput_view(history: History, now_ms: int) -> Goodput:
@@ -56,6 +57,7 @@ def progress_view(history: History, job: TPUTrainingJob | None) -> Progress | No
         percent=round(100 * progress.step / steps, 1) if steps else None,
         eta_seconds=None if rest is None else round(rest * progress.step_ms / 1000),
         tokens_per_second=_tokens_per_second(progress),
+        mfu=_mfu(history, job),
         last_loss=progress.loss,
     )
 
@@ -64,6 +66,18 @@ def _tokens_per_second(told: ToldProgress) -> float | None:
     if not (told.step_ms and told.step_tokens):
         return None  # not known yet, or the program does not count tokens
     return round(1000 * told.step_tokens / told.step_ms, 1)
+
+
+def _mfu(history: History, job: TPUTrainingJob | None) -> float | None:
+    """Model FLOPs by the peak of the chips that train; spares are not counted."""
+    told = history.progress
+    tokens_per_second = _tokens_per_second(told)
+    chip = CHIPS.get(job.spec.accelerator.value) if job else None
+    if not (job and chip and tokens_per_second and told.flops_per_token):
+        return None
+    slices = history.ledger.slices or job.spec.slices
+    peak = slices * job.shape.chips * chip.peak_flops
+    return round(told.flops_per_token * tokens_per_second / peak, 4)
 
 
 def total_steps(job: TPUTrainingJob | None) -> int | None:
