@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from tpujob_agent.protocol import BUDGET_OF_CAUSE, Budget, Cause
+from tpujob_agent.protocol import BUDGET_OF_CAUSE, TAKEN_AWAY, Budget, Cause
 
 NO_LIMIT = -1
 _FIRST_BACKOFF_MS = 1_000
@@ -40,7 +40,7 @@ class Budgets:
         charged = dataclasses.replace(
             self,
             used=used,
-            without_commit=self.without_commit + 1,
+            without_commit=self.without_commit + (cause not in TAKEN_AWAY),
             in_a_row=in_a_row,
             latest=budget,
         )

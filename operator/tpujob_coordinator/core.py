@@ -6,6 +6,9 @@ and the running world; how worlds follow each other is in ``generations``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from tpujob_agent.notices import Notice
 from tpujob_agent.protocol import (
     Cause,
     EventKind,
@@ -27,6 +30,7 @@ from tpujob_coordinator.generations import Generations
 from tpujob_coordinator.hangs import Inquiry
 from tpujob_coordinator.membership import Member, Place, World
 from tpujob_coordinator.stages import Send, Stage
+from tpujob_coordinator.verdicts import End
 
 #: A Run that was not followed by its report is sent again after this.
 REPEAT_RUN_MS = 3_000
@@ -49,6 +53,7 @@ class Core(Generations):
         if known:
             self._supersede(known, hello, now_ms)
         member = Member(hello, connection, now_ms)
+        self.notices.mark(member)
         self.roster.join(member)
         self._unseen.heard(member.place)
         self._append(now_ms, EventKind.MEMBER_JOINED, member.identity | {"ip": hello.ip})
@@ -64,6 +69,12 @@ class Core(Generations):
             self._report(member, message, now_ms)
         elif isinstance(message, Leaving):
             self._leaving(member, message, now_ms)
+        return self._outbox.take()
+
+    def notice(self, notices: Iterable[Notice], now_ms: int) -> list[Send]:
+        """The operator tells of all hosts that are going to leave."""
+        self.notices.replace(notices, self.members)
+        self._save_if_due(now_ms)
         return self._outbox.take()
 
     def broken(self, connection: int, now_ms: int) -> None:
@@ -89,6 +100,7 @@ class Core(Generations):
         self.roster.tick(now_ms)
         for member, reason, onset_ms in self.roster.overdue(now_ms):
             self._lose(member, reason, onset_ms, now_ms)
+        self._save_if_due(now_ms)
         self._grow_if_due(now_ms)
         return self._outbox.take() + self.settle(now_ms)
 
@@ -114,9 +126,7 @@ class Core(Generations):
         if member.may_train(self.newest_generation if is_in else 0):
             self._unseen.lost(member.place, onset_ms)
         if self._is_at_stake(member):
-            cause = Cause.PREEMPTION if member.is_leaving else Cause.NODE
-            end = end_of_member(member, cause, reason, min(onset_ms, now_ms))
-            self._lost(end, now_ms)
+            self._lost(_end_of_lost(member, reason, min(onset_ms, now_ms)), now_ms)
         self._append(now_ms, EventKind.MEMBER_LEFT, member.identity | {"reason": reason})
         if self.ending:
             self.ending.waiting.discard(member.place)
@@ -234,6 +244,13 @@ class Core(Generations):
             ending.waiting.discard(member.place)
             if report.state is ProcessState.EXITED and not is_success(report):
                 ending.ends.append(end_of_trainer(member, report, now_ms))
+
+
+def _end_of_lost(member: Member, reason: str, at_ms: int) -> End:
+    if notice := member.notice_at(at_ms):
+        return end_of_member(member, notice.cause, f"{reason}: {notice.reason}", at_ms)
+    cause = Cause.PREEMPTION if member.is_leaving else Cause.NODE
+    return end_of_member(member, cause, reason, at_ms)
 
 
 _LIVE = (Stage.RUNNING, Stage.ENDING)

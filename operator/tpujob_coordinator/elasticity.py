@@ -49,5 +49,7 @@ def begin(
     world: World, progress: Progress, members: Mapping[Place, Member], now_ms: int
 ) -> Farewell | None:
     """The farewell after which the world is formed larger; None: not now, or never."""
-    save = None if progress.finished else farewell.save_ahead(world, progress, members, now_ms)
+    if progress.finished:
+        return None
+    save = farewell.save_ahead(world, progress, members, now_ms, then_leave=True)
     return Farewell(save) if save else None

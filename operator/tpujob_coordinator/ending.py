@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tpujob_agent.protocol import Cause, ExitCode, ProcessState, Report
+from tpujob_agent.protocol import TAKEN_AWAY, Cause, ExitCode, ProcessState, Report
 from tpujob_coordinator import verdicts
 from tpujob_coordinator.membership import Member, Place, World
 from tpujob_coordinator.verdicts import End, Rank
@@ -25,7 +25,7 @@ class Ending:
     def add(self, end: End) -> None:
         """One more member has ended; a leaving or hung member's process is alive still."""
         self.ends.append(end)
-        if end.cause not in (Cause.PREEMPTION, Cause.HANG):
+        if end.cause is not Cause.HANG and end.cause not in TAKEN_AWAY:
             self.waiting.discard(end.place)
 
     def culprit(self) -> End:

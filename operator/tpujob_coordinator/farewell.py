@@ -64,6 +64,8 @@ class Farewell:
 
 def end_of_leaver(member: Member, at_ms: int) -> End:
     """The end of a member whose pod is told to go."""
+    if notice := member.notice_at(at_ms):
+        return end_of_member(member, notice.cause, f"{_REASON}: {notice.reason}", at_ms)
     return end_of_member(member, Cause.PREEMPTION, _REASON, at_ms)
 
 
@@ -77,19 +79,24 @@ def begin(
     now_ms: int,
 ) -> Farewell | None:
     """The farewell that everybody can still make; None where it would be in vain."""
-    save = save_ahead(world, progress, members, now_ms)
+    save = save_ahead(world, progress, members, now_ms, then_leave=True)
     if save is None or grace_ms <= LAST_MS:
         return None
     return Farewell(save, now_ms + grace_ms - LAST_MS, leaver)
 
 
 def save_ahead(
-    world: World, progress: Progress, members: Mapping[Place, Member], now_ms: int
+    world: World,
+    progress: Progress,
+    members: Mapping[Place, Member],
+    now_ms: int,
+    *,
+    then_leave: bool,
 ) -> Save | None:
-    """An order to save and leave at a step that nobody has reached; None: nobody would obey."""
+    """An order to save at a step that nobody has reached; None: nobody would obey."""
     leader = members.get(world.places[0])
     report = leader.report if leader else None
     if report is None or not report.obeys_saves or progress.phase is not Phase.TRAIN:
         return None
     ahead = max(_LEAST_STEPS, round(progress.steps_in(_DELIVERY_MS, now_ms)))
-    return Save(world.generation, progress.step + ahead, then_leave=True)
+    return Save(world.generation, progress.step + ahead, then_leave=then_leave)

@@ -12,7 +12,7 @@ import dataclasses
 from typing import Any
 
 from tpujob_agent.protocol import CoordinatorConfig, EventKind, ProcessState, SaveEvery, Stop
-from tpujob_coordinator import adoption, elasticity, membership
+from tpujob_coordinator import adoption, elasticity, farewell, membership
 from tpujob_coordinator.adoption import Finding, Found
 from tpujob_coordinator.budgets import Budgets, Verdict
 from tpujob_coordinator.ending import Ending
@@ -21,6 +21,7 @@ from tpujob_coordinator.fence import Unseen
 from tpujob_coordinator.hangs import Inquiry
 from tpujob_coordinator.membership import Member, Place, World
 from tpujob_coordinator.messages import gave_up
+from tpujob_coordinator.notices import Notices
 from tpujob_coordinator.outbox import Outbox
 from tpujob_coordinator.pacing import Pacing
 from tpujob_coordinator.progress import Progress
@@ -40,6 +41,7 @@ class Generations:
         self.budgets = Budgets(config.budgets, config.budgets_used)
         self.roster = Roster(config, token, now_ms)
         self.pacing = Pacing(config)
+        self.notices = Notices()
         self.stage = Stage.ADOPTING
         self.world: World | None = None
         self.progress: Progress | None = None
@@ -113,13 +115,26 @@ class Generations:
         if finding.found is Found.REMAINS:
             self._lost(adoption.unseen_end(self.members, finding.generation, now_ms), now_ms)
 
-    # ---- growing
+    # ---- saving and growing
+
+    def _save_if_due(self, now_ms: int) -> None:
+        """Have everybody save before hosts leave that are announced to."""
+        world, progress = self.world, self.progress
+        if self._is_busy() or not world or not progress or progress.finished:
+            return
+        due = self.notices.due(world, self.members, self.pacing.save_ms, now_ms)
+        save = due and farewell.save_ahead(world, progress, self.members, now_ms, then_leave=False)
+        if save:
+            self.notices.answer(due, world.generation)
+            self._outbox.tell(self.members, world.places, save)
+
+    def _is_busy(self) -> bool:
+        return self.stage is not Stage.RUNNING or bool(self.farewell or self.inquiry)
 
     def _grow_if_due(self, now_ms: int) -> None:
         """Have a small world save and leave when a larger one can be formed."""
         world, progress = self.world, self.progress
-        is_busy = self.stage is not Stage.RUNNING or self.farewell or self.inquiry
-        if is_busy or not world or not progress or now_ms < self._grow_at_ms:
+        if self._is_busy() or not world or not progress or now_ms < self._grow_at_ms:
             return
         size = elasticity.size_to_grow_to(self.config, world, self.members)
         if size <= len(world.slices):
@@ -148,11 +163,11 @@ class Generations:
 
     def _end_if_due(self, now_ms: int) -> None:
         """An inquiry is over, or a farewell has come to its end."""
-        world, farewell = self.world, self.farewell
+        world, leave = self.world, self.farewell
         if world and self.inquiry and self.inquiry.is_over(world.places, now_ms):
             self._lost(self.inquiry.verdict(world, self.members, now_ms), now_ms)
-        elif world and farewell and farewell.is_over(world.places, now_ms):
-            if end := farewell.end(now_ms):
+        elif world and leave and leave.is_over(world.places, now_ms):
+            if end := leave.end(now_ms):
                 self._lost(end, now_ms)
             else:
                 self._part(world, now_ms)

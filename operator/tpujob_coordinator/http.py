@@ -1,7 +1,8 @@
-"""The coordinator's HTTP side: timeline, state, losses, metrics, health."""
+"""The coordinator's HTTP side: timeline, notices, state, losses, metrics, health."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from aiohttp import web
@@ -9,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from tpujob_agent import protocol
+from tpujob_agent.notices import Notice
 from tpujob_coordinator.metrics import CoreCollector
 from tpujob_coordinator.shell import Shell
 from tpujob_coordinator.state import state_of
@@ -37,6 +39,10 @@ def make_app(shell: Shell, token: str) -> web.Application:
         }
         return web.json_response(body)
 
+    async def notices(request: web.Request) -> web.Response:
+        shell.notice(_told(await request.text()))
+        return web.json_response({"epoch": shell.core.timeline.epoch})
+
     async def state(_: web.Request) -> web.Response:
         return web.json_response(state_of(shell.core))
 
@@ -54,6 +60,7 @@ def make_app(shell: Shell, token: str) -> web.Application:
 
     app = web.Application(middlewares=[_guard(token)])
     app.router.add_get(protocol.TIMELINE_PATH, timeline)
+    app.router.add_put(protocol.NOTICES_PATH, notices)
     app.router.add_get(protocol.STATE_PATH, state)
     app.router.add_get(protocol.LOSSES_PATH, losses)
     app.router.add_get(protocol.METRICS_PATH, metrics)
@@ -67,6 +74,13 @@ def _watermark(shell: Shell, events: list[protocol.Event]) -> int:
         return events[-1].at_ms
     # Later events carry a later time or this one, as the clock never goes back.
     return max(shell.clock.now_ms(), shell.core.timeline.last_at_ms)
+
+
+def _told(text: str) -> list[Notice]:
+    try:
+        return [Notice.from_json(item) for item in json.loads(text)["notices"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise web.HTTPBadRequest(text=f"not a list of notices: {error}\n") from error
 
 
 def _number(request: web.Request, name: str, default: float) -> float:

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from tpujob_agent.notices import Notice
 from tpujob_agent.protocol import (
     JAX_PORT_SPAN,
     CoordinatorConfig,
@@ -37,6 +38,7 @@ class Member:
     is_unsure: bool = False  # an order may have been lost with its connection
     ordered_at_ms: int = 0  # when the last Run was sent
     clock_offset_ms: int | None = None  # ours minus theirs, one-way delay included
+    notice: Notice | None = None  # its node is going to be taken away
 
     @property
     def place(self) -> Place:
@@ -65,6 +67,10 @@ class Member:
         is_done = report is not None and report.state is not ProcessState.RUNNING
         is_newest = report is not None and report.generation >= ordered
         return not (self.is_leaving or (is_done and is_newest))
+
+    def notice_at(self, at_ms: int) -> Notice | None:
+        """The notice that its loss at this time fulfils; None: it comes without one."""
+        return self.notice if self.notice and self.notice.covers(at_ms) else None
 
     def to_our_clock(self, at_ms: int, now_ms: int) -> int:
         """A time of the member's clock on ours, never in the future."""

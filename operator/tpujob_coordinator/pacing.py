@@ -21,6 +21,11 @@ class Pacing:
         self.interval_ms = 0  # 0: none was planned, the trainer has one of its own
         self._told_ratio = 0.0
 
+    @property
+    def save_ms(self) -> int:
+        """The longest that a recent save took to be durable; 0: no program has told."""
+        return max(self.measures.lag_ms, default=0)
+
     def see(self, event: Event) -> dict[str, Any] | None:
         """Data of the INTERVAL event that follows from this event; None: nothing new."""
         self.measures = self.measures.apply(event)

@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Iterable
 
+from tpujob_agent.notices import Notice
 from tpujob_agent.protocol import Event, Hello, ProtocolError
 from tpujob_agent.wire import decode, encode
 from tpujob_coordinator.core import Core
@@ -77,6 +78,10 @@ class Shell:
                 continue
             self.carry_out(self.core.message(connection, message, self.clock.now_ms()))
             self.settle_soon()
+
+    def notice(self, notices: Iterable[Notice]) -> None:
+        """Take in what the operator tells of hosts that are going to leave."""
+        self.carry_out(self.core.notice(notices, self.clock.now_ms()))
 
     def carry_out(self, effects: Iterable[Send]) -> None:
         """Send what the core wants sent."""

@@ -37,6 +37,7 @@ def _member(member: Member) -> dict[str, Any]:
         "ip": hello.ip,
         "connected": member.connection is not None,
         "leaving": member.is_leaving,
+        "notice": member.notice.reason if member.notice else "",
         "lastSeenMs": member.last_seen_ms,
         "state": report.state.value if report else None,
         "generation": report.generation if report else 0,

@@ -46,6 +46,7 @@ JAX_PORT_SPAN = 10_000
 TIMELINE_PATH = "/v1/timeline"
 STATE_PATH = "/v1/state"  # → the current world, for people and the CLI
 LOSSES_PATH = "/v1/losses"  # ?after=STEP → {"losses": [[step, loss], ...]}
+NOTICES_PATH = "/v1/notices"  # PUT {"notices": [...]}: all there are, see ``notices.Notice``
 METRICS_PATH = "/metrics"  # no token: Prometheus text format
 HEALTH_PATH = "/healthz"  # no token
 TOKEN_HEADER = "Tpujob-Token"  # noqa: S105 - a header's name, not a secret
@@ -113,6 +114,7 @@ class Cause(Text):
     HANG = "hang"  # exit code 70, or no progress
     CHECKPOINT = "checkpoint"  # exit code 65
     PREEMPTION = "preemption"  # SIGTERM reached the pod: deletion, drain, preemption
+    MAINTENANCE = "maintenance"  # the same, of a node whose maintenance was announced
     NODE = "node"  # the member fell silent, or its agent came back as another incarnation
     COORDINATOR = "coordinator"
 
@@ -132,9 +134,12 @@ BUDGET_OF_CAUSE: dict[Cause, Budget] = {
     Cause.HANG: Budget.PROCESS,
     Cause.CHECKPOINT: Budget.PROCESS,
     Cause.PREEMPTION: Budget.INFRASTRUCTURE,
+    Cause.MAINTENANCE: Budget.INFRASTRUCTURE,
     Cause.NODE: Budget.INFRASTRUCTURE,
     Cause.COORDINATOR: Budget.INFRASTRUCTURE,
 }
+#: Hosts that were taken away: no sign that a job gets nowhere, however often it happens.
+TAKEN_AWAY = frozenset({Cause.PREEMPTION, Cause.MAINTENANCE})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

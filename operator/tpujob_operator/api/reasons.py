@@ -23,6 +23,7 @@ USER_ERROR: Final = "UserError"
 HANG: Final = "Hang"
 CHECKPOINT_BAD: Final = "CheckpointBad"
 PREEMPTED: Final = "Preempted"
+MAINTENANCE: Final = "Maintenance"
 NODE_LOST: Final = "NodeLost"
 COORDINATOR_LOST: Final = "CoordinatorLost"
 RECOVERED: Final = "Recovered"
@@ -54,3 +55,5 @@ ATTEMPT_FAILED: Final = "AttemptFailed"
 
 # ---- Events only
 SLICE_RESTARTED: Final = "SliceRestarted"
+HOST_LEAVING: Final = "HostLeaving"  # a node is announced to go
+NODE_GONE: Final = "NodeGone"  # what was left on it is removed by force

@@ -120,7 +120,8 @@ class Incident(Model):
 
     at: Timestamp = Field(description="When the fault was noticed.")
     cause: str = Field(
-        description="process, userError, hang, checkpoint, preemption, node or coordinator."
+        description="process, userError, hang, checkpoint, preemption, maintenance, node or "
+        "coordinator."
     )
     rung: str | None = Field(default=None, description="Rung of the recovery ladder: R0 to R5.")
     slice: int | None = Field(default=None, description="Index of the slice.")

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tpujob_agent.protocol import BUDGET_OF_CAUSE, Budget, Cause, EventKind
+from tpujob_agent.protocol import BUDGET_OF_CAUSE, TAKEN_AWAY, Budget, Cause, EventKind
 from tpujob_operator.core.observations import FactKind, Observation
 
 #: Incidents kept; older ones are counted only.
@@ -99,12 +99,11 @@ class Incidents:
         """The incidents after one observation."""
         if seen.kind in (EventKind.LOSS, FactKind.ATTEMPT_FAILED):
             return self._lost(seen)
-        if seen.kind is EventKind.MEMBER_JOINED:
-            return self._map_open(lambda incident: _rejoined(incident, seen.data))
-        if seen.kind is EventKind.RESTORED:
-            return self._map_open(
-                lambda incident: dataclasses.replace(incident, resumed_step=int(seen.data["step"]))
-            )
+        if seen.kind is FactKind.LOSS_EXPLAINED:
+            return self._map(lambda incident: _explained(incident, seen.data))
+        if seen.kind in _CHANGES:
+            change = _CHANGES[seen.kind]
+            return self._map_open(lambda incident: change(incident, seen.data))
         if seen.kind is EventKind.PROGRESS:
             return self._recovered(int(seen.data["endedAtMs"]))
         if seen.kind is EventKind.COMMITTED:
@@ -119,7 +118,7 @@ class Incidents:
             newest=(*self.newest, incident)[-NEWEST:],
             used={**self.used, budget: self.used.get(budget, 0) + 1},
             counts=_counted(self.counts, incident, 1),
-            losses_without_commit=self.losses_without_commit + 1,
+            losses_without_commit=self.losses_without_commit + (incident.cause not in TAKEN_AWAY),
         )
 
     def _recovered(self, ended_ms: int) -> Incidents:
@@ -132,10 +131,13 @@ class Incidents:
         )
 
     def _map_open(self, change: Callable[[Incident], Incident]) -> Incidents:
+        return self._map(lambda incident: change(incident) if incident.is_open else incident)
+
+    def _map(self, change: Callable[[Incident], Incident]) -> Incidents:
         newest, counts = [], self.counts
         for incident in self.newest:
-            changed = change(incident) if incident.is_open else incident
-            if changed.rung is not incident.rung:
+            changed = change(incident)
+            if _key(changed) != _key(incident):
                 counts = _counted(_counted(counts, incident, -1), changed, 1)
             newest.append(changed)
         return dataclasses.replace(self, newest=tuple(newest), counts=counts)
@@ -161,9 +163,13 @@ class Incidents:
 
 
 def _counted(counts: Mapping[str, int], incident: Incident, change: int) -> dict[str, int]:
-    key = f"{incident.cause.value}/{incident.rung.value}"
+    key = _key(incident)
     changed = {**counts, key: counts.get(key, 0) + change}
     return {name: number for name, number in changed.items() if number}
+
+
+def _key(incident: Incident) -> str:
+    return f"{incident.cause.value}/{incident.rung.value}"
 
 
 def _incident(seen: Observation) -> Incident:
@@ -190,7 +196,7 @@ def _rung(kind: EventKind | FactKind, cause: Cause) -> Rung:
     if kind is FactKind.ATTEMPT_FAILED:
         return Rung.ATTEMPT
     # What left is gone with its pod until it is seen again.
-    return Rung.POD if cause in (Cause.PREEMPTION, Cause.NODE) else Rung.PROCESS
+    return Rung.POD if cause is Cause.NODE or cause in TAKEN_AWAY else Rung.PROCESS
 
 
 def _rejoined(incident: Incident, data: Mapping[str, Any]) -> Incident:
@@ -199,3 +205,21 @@ def _rejoined(incident: Incident, data: Mapping[str, Any]) -> Incident:
         return incident
     rung = Rung.CONTAINER if data.get("pod") == incident.pod else Rung.POD
     return dataclasses.replace(incident, rung=rung)
+
+
+def _explained(incident: Incident, data: Mapping[str, Any]) -> Incident:
+    if (incident.at_ms, incident.pod) != (data["atMs"], data["pod"]):
+        return incident
+    message = f"{incident.message}: {data['message']}"[-MESSAGE_LIMIT:]
+    return dataclasses.replace(incident, cause=Cause(data["cause"]), message=message)
+
+
+def _resumed(incident: Incident, data: Mapping[str, Any]) -> Incident:
+    return dataclasses.replace(incident, resumed_step=int(data["step"]))
+
+
+#: What becomes of incidents that are open.
+_CHANGES: Mapping[EventKind | FactKind, Callable[[Incident, Mapping[str, Any]], Incident]] = {
+    EventKind.MEMBER_JOINED: _rejoined,
+    EventKind.RESTORED: _resumed,
+}

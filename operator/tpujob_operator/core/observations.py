@@ -14,6 +14,7 @@ class FactKind(enum.StrEnum):
     # ATTEMPT_FAILED: cause, onsetAtMs, step, message; as of a loss
     ATTEMPT_FAILED = "attemptFailed"
     ATTEMPT_LEFT = "attemptLeft"  # it is told to save and go: its spec has changed
+    LOSS_EXPLAINED = "lossExplained"  # atMs, pod: which; cause, message: what it was
     SUSPENDED = "suspended"
     RESUMED = "resumed"
     CHIPS_HELD = "chipsHeld"  # chips: of all worker pods that have a node

@@ -18,6 +18,7 @@ REASON_OF_CAUSE = {
     Cause.HANG: reasons.HANG,
     Cause.CHECKPOINT: reasons.CHECKPOINT_BAD,
     Cause.PREEMPTION: reasons.PREEMPTED,
+    Cause.MAINTENANCE: reasons.MAINTENANCE,
     Cause.NODE: reasons.NODE_LOST,
     Cause.COORDINATOR: reasons.COORDINATOR_LOST,
 }
