@@ -72,6 +72,13 @@ class Settings(pydantic.BaseModel):
         description="Seconds between two comparisons of the cache with the API server.",
     )
 
+    node_loss_s: float = pydantic.Field(
+        default=60.0,
+        gt=0,
+        description="Seconds for which a node must be not Ready and leave its lease alone, while "
+        "the operator looks, before pods that wait for its kubelet are deleted by force.",
+    )
+
     @pydantic.field_validator("watch_namespaces", mode="before")
     @classmethod
     def _split_commas(cls, value: object) -> object:

@@ -29,6 +29,7 @@ _SOME: dict[str, Any] = {
     "trainer": {"image": "mine/trainer:1"},
     "watchNamespaces": ["a", "b"],
     "logFormat": "text",
+    "nodeLossSeconds": 30,
     "operatorKey": {"existingSecret": "mine"},
     "serviceAccount": {"name": "sa", "annotations": {"x": "y"}},
     "podAnnotations": {"x": "y"},
@@ -80,6 +81,7 @@ def test_objects_fit_kubernetes_schemas(render: Render, values: dict[str, Any]) 
         ({"image": {"tag": "1"}}, "tag"),
         ({"workers": "many"}, "/workers"),
         ({"workers": 0}, "/workers"),
+        ({"nodeLossSeconds": 5}, "/nodeLossSeconds"),
         ({"image": {"pullPolicy": "Sometimes"}}, "/image/pullPolicy"),
         ({"watchNamespaces": "a,b"}, "/watchNamespaces"),
         ({"watchNamespaces": ["A"]}, "/watchNamespaces"),
@@ -155,7 +157,10 @@ def test_rights_end_at_the_watched_namespaces(render: Render) -> None:
     objects = render(_SOME)
     assert "ClusterRoleBinding/tpujob-operator-jobs" not in objects
     bindings = [key for key in objects if key.startswith("RoleBinding/")]
-    assert bindings == ["RoleBinding/tpujob-operator-jobs"]  # one name, in two namespaces
+    assert sorted(bindings) == [
+        "RoleBinding/tpujob-operator-jobs",  # one name, in two namespaces
+        "RoleBinding/tpujob-operator-node-leases",
+    ]
     given = {item["name"]: item.get("value") for item in _container(objects)["env"]}
     assert given["TPUJOB_WATCH_NAMESPACES"] == "a,b"
 

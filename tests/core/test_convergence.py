@@ -40,6 +40,14 @@ def _fail_pod(world: World) -> None:
         pod["status"] = {"phase": "Failed"}
 
 
+def _lose_node(world: World) -> None:
+    world.lose_node()
+
+
+def _regain_node(world: World) -> None:
+    world.dead_nodes.clear()
+
+
 def _fail_jobset(world: World) -> None:
     world.end_jobset("Failed", "broken")
 
@@ -88,6 +96,8 @@ HAPPENINGS: tuple[Happening, ...] = (
     _controllers,
     _lose_pod,
     _fail_pod,
+    _lose_node,
+    _regain_node,
     _fail_jobset,
     _complete_jobset,
     _delete_jobset,

@@ -16,11 +16,13 @@ from tpujob_operator.core.history import History
 from tpujob_operator.core.kinds import JOB, JOB_SET, POD, TPU_TRAINING_JOB, Kind, kind_of
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.memory import Memory
-from tpujob_operator.core.plan import Action, Apply, Delete, Patch, Plan
+from tpujob_operator.core.nodes import NodeView, Pulse
+from tpujob_operator.core.plan import Action, Apply, Delete, Patch, Plan, Tell
 from tpujob_operator.core.snapshot import (
     Cluster,
     Reading,
     Snapshot,
+    Told,
     Tombstone,
 )
 from tpujob_operator.core.views import JobSetView, JobView, PodView, views
@@ -61,6 +63,10 @@ class World:
     )
     tombstones: list[Tombstone] = dataclasses.field(default_factory=list)
     readings: list[Reading] = dataclasses.field(default_factory=list)
+    #: Since when they are silent; 0: their Node object is deleted.
+    dead_nodes: dict[str, int] = dataclasses.field(default_factory=dict)
+    nodes: dict[str, NodeView] = dataclasses.field(default_factory=dict)
+    told: Told = dataclasses.field(default_factory=Told)
     refusals: tuple[str, ...] = ()
     silent_since_ms: int = 0
     history: History = dataclasses.field(default_factory=lambda: History.start(START_MS))
@@ -93,6 +99,9 @@ class World:
             pods=views(PodView, self.objects[POD].values()),
             tombstones=tuple(self.tombstones),
             readings=tuple(self.readings),
+            nodes=self.nodes,
+            told=self.told,
+            pulses={name: Pulse(since > 0, "", since) for name, since in self.dead_nodes.items()},
             refusals=self.refusals,
             silent_since_ms=self.silent_since_ms,
             status_written_ms=self.status_written_ms,
@@ -145,6 +154,7 @@ class World:
         self.memory = Memory.from_json(raw.get("operator", {})) if raw else Memory()
         self.status_written_ms = self.applied_ms = 0
         self.tombstones.clear()
+        self.told = Told()
 
     def _crash(self, plan: Plan) -> Plan:
         self.restart_operator()
@@ -165,9 +175,13 @@ class World:
                 found = self.objects[ref.kind][ref.name]
                 assert found["metadata"]["uid"] == ref.uid
                 found["spec"].update(body["spec"])
-            case Delete(ref, _):
+            case Delete(ref, _, _):
                 self.deleted.append(f"{ref.kind.kind} {ref.name}")
                 self.remove(ref.kind, ref.name, ref.uid)
+
+            case Tell(_, told, notes):
+                self.told = told
+                self.notes += [note.reason for note in notes]
 
     def remove(self, kind: Kind, name: str, uid: str) -> None:
         """Delete an object and, in the background, what it owns."""
@@ -190,7 +204,7 @@ class World:
         for child in list(self.objects[below].values()):
             if child["metadata"]["ownerReferences"][0]["uid"] == uid:
                 if below is POD:  # pods take their time
-                    child["metadata"]["deletionTimestamp"] = rfc3339(self.now_ms)
+                    child["metadata"].setdefault("deletionTimestamp", rfc3339(self.now_ms))
                 else:
                     self.remove(below, child["metadata"]["name"], child["metadata"]["uid"])
 
@@ -251,7 +265,8 @@ class World:
 
     def _end_pods(self) -> None:
         for pod in list(self.objects[POD].values()):
-            if "deletionTimestamp" in pod["metadata"]:
+            is_heard = pod["spec"].get("nodeName") not in self.dead_nodes
+            if "deletionTimestamp" in pod["metadata"] and is_heard:
                 self.remove(POD, pod["metadata"]["name"], pod["metadata"]["uid"])
         alive = {job["metadata"]["uid"] for job in self.objects[JOB].values()}
         self.tombstones = [stone for stone in self.tombstones if stone.job_uid in alive]
@@ -292,6 +307,15 @@ class World:
             pod["spec"]["nodeName"] = "node"
             ready = [{"type": "Ready", "status": "True"}]
             pod["status"] = {"phase": "Running", "conditions": ready}
+
+    def lose_node(self) -> None:
+        """The node loses power, and its pods are evicted from it."""
+        self.dead_nodes["node"] = self.now_ms
+        evicted = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+        for pod in self.objects[POD].values():
+            if pod["spec"].get("nodeName") == "node":
+                pod["metadata"]["deletionTimestamp"] = rfc3339(self.now_ms + 30_000)
+                pod["status"]["conditions"] = [evicted]
 
     def end_jobset(self, kind: str, message: str = "") -> None:
         """Every JobSet says that it has completed or failed."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 import pytest
 
 from localcluster.cluster import Cluster
 from tests.conftest import make_namespace
+from tests.operator.nodes import make_node, remove_node, renew_lease
 from tests.operator.rig import NODE, Jobs, OperatorProcess, running
 
 _NAMESPACES = 24
@@ -27,7 +27,7 @@ def node(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     cluster: Cluster = request.getfixturevalue("control_plane")
-    _make_node(cluster)
+    make_node(cluster, NODE)
     stop = threading.Event()
     beat = threading.Thread(target=_heartbeat, args=(cluster, stop), daemon=True)
     beat.start()
@@ -36,42 +36,11 @@ def node(request: pytest.FixtureRequest) -> Iterator[None]:
     beat.join()
 
 
-def _make_node(cluster: Cluster) -> None:
-    cluster.api.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {"name": NODE},
-            "spec": {"unschedulable": True},
-        }
-    )
-    ready = {
-        "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "",
-        "lastHeartbeatTime": _now(), "lastTransitionTime": _now(),
-    }  # fmt: skip
-    cluster.api.merge(f"/api/v1/nodes/{NODE}/status", {"status": {"conditions": [ready]}})
-
-
 def _heartbeat(cluster: Cluster, stop: threading.Event) -> None:
     while True:
-        cluster.api.apply(
-            {
-                "apiVersion": "coordination.k8s.io/v1",
-                "kind": "Lease",
-                "metadata": {"name": NODE, "namespace": "kube-node-lease"},
-                "spec": {
-                    "holderIdentity": NODE,
-                    "leaseDurationSeconds": 40,
-                    "renewTime": _now("%Y-%m-%dT%H:%M:%S.%fZ"),
-                },
-            }
-        )
+        renew_lease(cluster, NODE)
         if stop.wait(5):
             return
-
-
-def _now(form: str = "%Y-%m-%dT%H:%M:%SZ") -> str:
-    return datetime.now(UTC).strftime(form)
 
 
 @pytest.fixture(scope="session")
@@ -103,3 +72,13 @@ def jobs(control_plane: Cluster, shared_operator: tuple[OperatorProcess, list[st
 def own_jobs(control_plane: Cluster, namespace: str) -> Jobs:
     """A namespace that no operator serves until the test starts one."""
     return Jobs(control_plane, namespace)
+
+
+@pytest.fixture
+def silent_node(control_plane: Cluster) -> Iterator[str]:
+    """A node whose kubelet has stopped renewing its lease."""
+    name = f"silent-{uuid.uuid4().hex[:8]}"
+    make_node(control_plane, name, ready="Unknown")
+    renew_lease(control_plane, name)
+    yield name
+    remove_node(control_plane, name)

@@ -188,12 +188,12 @@ class Jobs(Namespaced):
         """Bind a job's pods to nodes, and let them run."""
         return [self.run_pod(pod) for pod in self.wait_pods(job, number)]
 
-    def run_pod(self, pod: Object) -> Object:
+    def run_pod(self, pod: Object, node: str = NODE) -> Object:
         """Bind a pod and report it as running and ready."""
         name = pod["metadata"]["name"]
         path = POD.path(self.namespace, name)
         if not pod["spec"].get("nodeName"):
-            target = {"apiVersion": "v1", "kind": "Node", "name": NODE}
+            target = {"apiVersion": "v1", "kind": "Node", "name": node}
             binding = {
                 "apiVersion": "v1",
                 "kind": "Binding",
@@ -213,6 +213,13 @@ class Jobs(Namespaced):
         wait_until(lambda: not any(map(is_alive, self.all(POD, job))), f"no pods of {job}")
         for pod in self.all(POD, job):
             self.remove_pod(pod["metadata"]["name"])
+
+    def evict(self, pod: Object) -> None:
+        """Delete a pod as the taint manager does with those of a node that is not ready."""
+        name = pod["metadata"]["name"]
+        reason = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+        self.set_pod(name, {"conditions": [reason]})
+        self.delete(POD, name)
 
     def remove_pod(self, name: str) -> None:
         """Delete a pod as a kubelet does at the end of the grace period."""

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from tpujob_operator.core.kinds import JOB, JOB_SET, POD, TPU_TRAINING_JOB, Kind
+from tpujob_operator.core.kinds import JOB, JOB_SET, NODE, POD, TPU_TRAINING_JOB, Kind
 from tpujob_operator.core.snapshot import JobKey
 from tpujob_operator.shell.cache import Cache
+from tpujob_operator.shell.nodecache import NodeCache
 
 KEY = JobKey("ns", "j")
 
@@ -92,3 +93,53 @@ def test_nothing_is_kept_of_a_job_that_is_gone() -> None:
     assert store.keys() == []
     assert store.job(KEY) is None
     assert store.tombstones(KEY) == ()
+
+
+def tpu_node(version: int, uid: str = "u", **labels: str) -> dict[str, Any]:
+    """A node as the API server returns it."""
+    return {
+        "metadata": {
+            "name": "n",
+            "uid": uid,
+            "resourceVersion": str(version),
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": labels,
+        }
+    }
+
+
+def test_nodes_wake_only_when_something_that_matters_changes() -> None:
+    """A kubelet writes its node's status all the time."""
+    nodes, changed = NodeCache(), list[str]()
+    nodes.watchers.append(changed.append)
+    spot = {"cloud.google.com/gke-spot": "true"}
+    for version in (1, 2, 3):
+        nodes.observe(NODE, "MODIFIED", tpu_node(version))
+    assert changed == ["n"]
+    nodes.observe(NODE, "MODIFIED", tpu_node(5, **spot))
+    nodes.observe(NODE, "MODIFIED", tpu_node(4))
+    assert changed == ["n", "n"]
+    assert nodes.find(["n", "other"])["n"].is_spot
+
+
+def test_deleted_nodes_are_remembered_until_a_namesake_comes() -> None:
+    """What a node was tells why its host was lost; a deletion of a predecessor means nothing."""
+    nodes = NodeCache()
+    nodes.put(NODE, tpu_node(1))
+    nodes.observe(NODE, "DELETED", tpu_node(2))
+    assert nodes.find(["n"])["n"].is_gone
+    nodes.put(NODE, tpu_node(3, uid="new"))
+    nodes.observe(NODE, "DELETED", tpu_node(4))
+    found = nodes.find(["n"])["n"]
+    assert (found.uid, found.is_gone) == ("new", False)
+
+
+def test_nodes_that_a_listing_lacks_are_found() -> None:
+    """Like ghosts of other kinds, unless they came after the listing."""
+    nodes = NodeCache()
+    nodes.put(NODE, tpu_node(5))
+    assert list(nodes.prune(NODE, [], before=4)) == []
+    assert list(nodes.prune(NODE, [tpu_node(5)], before=9)) == []
+    (ghost,) = nodes.prune(NODE, [], before=9)
+    nodes.remove(NODE, ghost)
+    assert nodes.find(["n"])["n"].is_gone

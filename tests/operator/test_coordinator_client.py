@@ -7,10 +7,16 @@ from typing import Any, Self
 import pytest
 from aiohttp import web
 
-from tpujob_agent.protocol import TIMELINE_PATH, TOKEN_HEADER, EventKind
+from tpujob_agent.notices import Notice
+from tpujob_agent.protocol import NOTICES_PATH, TIMELINE_PATH, TOKEN_HEADER, Cause, EventKind
+from tpujob_operator.core.kinds import TPU_TRAINING_JOB, Ref
 from tpujob_operator.core.manifests import secret
 from tpujob_operator.core.snapshot import JobKey
-from tpujob_operator.shell.coordinator_client import CoordinatorReaders, DirectTransport
+from tpujob_operator.shell.coordinator_client import (
+    CoordinatorReaders,
+    DirectTransport,
+    UnreachableError,
+)
 from tpujob_operator.shell.jobstate import JobState
 
 KEY = JobKey("ns", "j")
@@ -36,10 +42,13 @@ class Server:
     def __init__(self) -> None:
         self.answers: asyncio.Queue[Any] = asyncio.Queue()
         self.requests: asyncio.Queue[web.Request] = asyncio.Queue()
+        self.bodies: list[Any] = []
         self.port = 0
 
     async def handle(self, request: web.Request) -> web.Response:
         """Answer one request."""
+        if request.can_read_body:
+            self.bodies.append(await request.json())
         self.requests.put_nowait(request)
         answer = await self.answers.get()
         if isinstance(answer, int):
@@ -53,6 +62,7 @@ async def server() -> AsyncIterator[Server]:
     made = Server()
     app = web.Application()
     app.router.add_get(TIMELINE_PATH, made.handle)
+    app.router.add_put(NOTICES_PATH, made.handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -157,3 +167,18 @@ async def test_namesake_gets_a_reader_of_its_own(server: Server) -> None:
         await server.requests.get()
         reading.readers.follow(KEY, "other", is_wanted=False)
         assert len(reading.readers) == 0
+
+
+async def test_notices_reach_the_coordinator(server: Server) -> None:
+    """They are put with the job's own token; an answer that is no success is an error."""
+    notice = Notice("n", Cause.MAINTENANCE, 0, "it goes")
+    ref = Ref(TPU_TRAINING_JOB, *KEY, "u")
+    made = Reading(server.port)
+    server.answers.put_nowait({})
+    await made.readers.tell(ref, [notice])
+    assert (await server.requests.get()).headers[TOKEN_HEADER] == secret.token(OPERATOR_KEY, "u")
+    assert server.bodies == [{"notices": [notice.to_json()]}]
+    server.answers.put_nowait(404)
+    with pytest.raises(UnreachableError):
+        await made.readers.tell(ref, [notice])
+    await made.transport.close()

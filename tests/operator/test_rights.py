@@ -35,9 +35,9 @@ def _kubeconfig(cluster: Cluster, namespace: str, account: str, path: Path) -> P
 
 
 def test_chart_gives_all_rights_that_are_used(
-    control_plane: Cluster, own_jobs: Jobs, tmp_path: Path
+    control_plane: Cluster, own_jobs: Jobs, tmp_path: Path, silent_node: str
 ) -> None:
-    """In a whole life with a lost pod, a suspension and a deletion nothing is forbidden."""
+    """In a life with a lost pod and node, a suspension and a deletion nothing is forbidden."""
     namespace = own_jobs.namespace
     rights = _rights(namespace)
     for item in rights:
@@ -45,13 +45,20 @@ def test_chart_gives_all_rights_that_are_used(
     account = next(i["metadata"]["name"] for i in rights if i["kind"] == "ServiceAccount")
     kubeconfig = _kubeconfig(control_plane, namespace, account, tmp_path / "kubeconfig")
     try:
-        env = {"KUBECONFIG": str(kubeconfig), "TPUJOB_COORDINATOR_ACCESS": "direct"}
+        env = {
+            "KUBECONFIG": str(kubeconfig),
+            "TPUJOB_COORDINATOR_ACCESS": "direct",
+            "TPUJOB_NODE_LOSS_S": "1",
+        }
         with running(control_plane, tmp_path, namespace, env=env) as operator:
             own_jobs.create("j", ttlSecondsAfterFinished=0)
             pod = next(p for p in own_jobs.run_pods("j", 3) if "slice-0" in p["metadata"]["name"])
             uid = own_jobs.wait(JOB, "j-1-slice-0")["metadata"]["uid"]
             own_jobs.remove_pod(pod["metadata"]["name"])
             own_jobs.wait_gone(JOB, "j-1-slice-0", uid)
+            pod = next(p for p in own_jobs.wait_pods("j", 3) if not p["spec"].get("nodeName"))
+            own_jobs.evict(own_jobs.run_pod(pod, silent_node))
+            own_jobs.wait_event("j", "NodeGone")
             own_jobs.change("j", suspend=True)
             own_jobs.wait_condition("j", "Suspended")
             own_jobs.end_pods("j")

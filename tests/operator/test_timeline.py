@@ -63,9 +63,13 @@ class Pods:
         """Start the coordinator and the agents, each with a place to save of its own."""
         self.rig.start_coordinator()
         for slice_index in range(2):
-            saved = self.rig.folder / f"saved-{slice_index}"
-            command = [sys.executable, "-c", _PROGRAM, str(saved), str(self.gate)]
-            self.rig.start_agent(slice_index, 0, command)
+            self.start_agent(slice_index)
+
+    def start_agent(self, slice_index: int) -> None:
+        """Start an agent, or start it anew."""
+        saved = self.rig.folder / f"saved-{slice_index}"
+        command = [sys.executable, "-c", _PROGRAM, str(saved), str(self.gate)]
+        self.rig.start_agent(slice_index, 0, command)
 
 
 def test_run_with_a_killed_trainer_is_accounted(

@@ -18,9 +18,11 @@ from tpujob_operator.core.policies.completion import (
     fail_when_given_up,
     succeed_when_done,
 )
+from tpujob_operator.core.policies.dead_nodes import clear_dead_pods
 from tpujob_operator.core.policies.deletion import leave_alone_while_deleting
 from tpujob_operator.core.policies.finished import clear_after_finished
 from tpujob_operator.core.policies.lost_pods import replace_broken_jobs
+from tpujob_operator.core.policies.notices import explain_lost_nodes, tell_notices
 from tpujob_operator.core.policies.objects import (
     ensure_objects,
     report_admission,
@@ -47,6 +49,7 @@ Policy = Callable[[Situation], Outcome]
 
 #: The order is the priority: a final outcome ends the pass.
 POLICIES: tuple[Policy, ...] = (
+    clear_dead_pods,
     leave_alone_while_deleting,
     clear_after_finished,
     refuse_invalid_spec,
@@ -58,6 +61,7 @@ POLICIES: tuple[Policy, ...] = (
     follow_suspend,
     wait_for_jobset_kind,
     begin_first_attempt,
+    explain_lost_nodes,
     restart_failed_attempt,
     restart_changed_attempt,
     ensure_objects,
@@ -71,6 +75,7 @@ POLICIES: tuple[Policy, ...] = (
     report_training,
     report_missing_hosts,
     report_silent_coordinator,
+    tell_notices,
 )
 
 

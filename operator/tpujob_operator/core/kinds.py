@@ -39,6 +39,10 @@ POD = Kind("", "v1", "pods", "Pod")
 SERVICE = Kind("", "v1", "services", "Service")
 SECRET = Kind("", "v1", "secrets", "Secret")
 EVENT = Kind("", "v1", "events", "Event")
+NODE = Kind("", "v1", "nodes", "Node")
+LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease")
+#: Where every kubelet renews a lease of its node's name.
+NODE_LEASE_NAMESPACE = "kube-node-lease"
 
 #: Kinds the informer keeps in the cache, besides the jobs themselves.
 CHILDREN = (JOB_SET, JOB, POD)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from tpujob_operator.core.history import History
 from tpujob_operator.core.kinds import Ref
 from tpujob_operator.core.memory import Memory
+from tpujob_operator.core.snapshot import Told
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,9 +38,7 @@ class Delete:
 
     ref: Ref
     why: str
-
-
-Action = Apply | Patch | Delete
+    by_force: bool = False  # a pod whose kubelet is gone: nobody is waited for
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,6 +48,18 @@ class Note:
     reason: str
     message: str
     type: Literal["Normal", "Warning"] = "Normal"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tell:
+    """Let the coordinator of a job know all hosts that are going to leave."""
+
+    ref: Ref
+    told: Told
+    notes: tuple[Note, ...] = ()  # sent once it has heard
+
+
+Action = Apply | Patch | Delete | Tell
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

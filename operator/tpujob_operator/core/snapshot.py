@@ -7,6 +7,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from tpujob_agent.notices import Notice
 from tpujob_agent.protocol import Event
 from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.core.history import History
@@ -14,6 +15,7 @@ from tpujob_operator.core.kinds import POD, TPU_TRAINING_JOB, Kind, Ref
 from tpujob_operator.core.manifests.names import ROLE_LABEL
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.memory import Memory
+from tpujob_operator.core.nodes import NodeView, Pulse
 from tpujob_operator.core.views import JobSetView, JobView, Object, PodView, View, owner_uid_of
 
 
@@ -64,12 +66,22 @@ class Reading:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Told:
+    """What a coordinator was told of hosts that are going to leave."""
+
+    epoch: str = ""
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Cluster:
     """What is true of the whole cluster."""
 
     has_jobset: bool = True
     # numbers that change with every step are written to a job's status this often
     status_interval_ms: int = 2_000
+    # a node that is not Ready and leaves its lease alone for so long is gone
+    node_loss_ms: int = 60_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +100,10 @@ class Snapshot:
     pods: tuple[PodView, ...] = ()
     tombstones: tuple[Tombstone, ...] = ()
     readings: tuple[Reading, ...] = ()
+    pulses: Mapping[str, Pulse] = dataclasses.field(default_factory=dict)  # of nodes in doubt
+    #: TPU nodes of the job's pods and incidents, also those that are gone
+    nodes: Mapping[str, NodeView] = dataclasses.field(default_factory=dict)
+    told: Told = Told()
     refusals: tuple[str, ...] = ()
     silent_since_ms: int = 0  # since when the running coordinator cannot be read; 0: it can
     status_written_ms: int = 0

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+from tpujob_operator.api.base import parse_rfc3339
 from tpujob_operator.core.kinds import JOB, JOB_SET, POD, Kind, Ref
 from tpujob_operator.core.manifests.names import (
     ATTEMPT_LABEL,
@@ -30,7 +31,7 @@ class View:
 
     def __init__(self, obj: Object, *, doomed: bool = False) -> None:
         self.obj = obj
-        self._doomed = doomed
+        self.is_doomed = doomed  # we have asked for its deletion
 
     @property
     def name(self) -> str:
@@ -50,7 +51,7 @@ class View:
     @property
     def is_deleting(self) -> bool:
         """Whether the object is being deleted, or we have asked for it."""
-        return self._doomed or bool(self.obj["metadata"].get("deletionTimestamp"))
+        return self.is_doomed or bool(self.obj["metadata"].get("deletionTimestamp"))
 
     @property
     def owner_uid(self) -> str:
@@ -174,6 +175,17 @@ class PodView(View):
     def node(self) -> str:
         """Node the pod is bound to; empty: none yet."""
         return str(self.obj["spec"].get("nodeName", ""))
+
+    @property
+    def deletion_ends_ms(self) -> int:
+        """When its grace period is over; 0: nobody has deleted it."""
+        told = self.obj["metadata"].get("deletionTimestamp")
+        return parse_rfc3339(told) if told else 0
+
+    @property
+    def disruption(self) -> str:
+        """Why Kubernetes itself ends the pod, as one word; empty: it does not."""
+        return str((self._condition("DisruptionTarget") or {}).get("reason", ""))
 
     @property
     def phase(self) -> str:

@@ -87,9 +87,14 @@ class Client:
     ) -> None:
         await self._api.close()
 
-    async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any]:
-        """Read one object."""
-        return await self.request("get", kind.path(namespace, name), plural=kind.plural)
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> dict[str, Any] | None:
+        """An object, or nothing if it does not exist."""
+        try:
+            return await self.request("get", kind.path(namespace, name), plural=kind.plural)
+        except ApiError as error:
+            if error.is_not_found:
+                return None
+            raise
 
     async def list(
         self, kind: Kind, namespace: str | None = None, selector: str = ""
@@ -140,13 +145,19 @@ class Client:
             plural=ref.kind.plural,
         )
 
-    async def delete(self, ref: Ref, propagation: str = "Background") -> None:
-        """Delete an object, provided that it still is the one with this UID."""
-        body = {
+    async def delete(
+        self, ref: Ref, propagation: str = "Background", *, by_force: bool = False
+    ) -> None:
+        """Delete an object, provided that it still is the one with this UID.
+
+        ``by_force``: a pod goes at once, whatever its kubelet says.
+        """
+        body: dict[str, Any] = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
             "propagationPolicy": propagation,
             "preconditions": {"uid": ref.uid},
+            **({"gracePeriodSeconds": 0} if by_force else {}),
         }
         path = ref.kind.path(ref.namespace, ref.name)
         await self.request("delete", path, body=body, plural=ref.kind.plural)
@@ -222,6 +233,7 @@ _METHODS = {
     "create": "POST",
     "apply": "PATCH",
     "patch": "PATCH",
+    "update": "PUT",
     "delete": "DELETE",
 }
 

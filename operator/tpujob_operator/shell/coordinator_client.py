@@ -7,20 +7,22 @@ import contextlib
 import dataclasses
 import logging
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import aiohttp
 
+from tpujob_agent.notices import Notice
 from tpujob_agent.protocol import (
     HTTP_PORT,
+    NOTICES_PATH,
     TIMELINE_PATH,
     TOKEN_HEADER,
     Event,
     EventKind,
     ProtocolError,
 )
-from tpujob_operator.core.kinds import SERVICE
+from tpujob_operator.core.kinds import SERVICE, Ref
 from tpujob_operator.core.manifests import names, secret
 from tpujob_operator.core.snapshot import JobKey, Reading
 from tpujob_operator.shell.client import ApiError, Client
@@ -29,6 +31,7 @@ from tpujob_operator.shell.jobstate import JobState
 
 _log = logging.getLogger(__name__)
 WAIT_S = 20.0
+_TELL_TIMEOUT_S = 5.0
 _FIRST_RETRY_S = 0.2
 _LONGEST_RETRY_S = 3.0
 #: Events that come within this time are read together.
@@ -43,13 +46,22 @@ class UnreachableError(Exception):
     """The coordinator does not answer (yet)."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call:
+    """A request to a coordinator."""
+
+    path: str
+    token: str
+    timeout_s: float
+    query: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    body: Mapping[str, Any] | None = None  # PUT it; None: GET
+
+
 class Transport(Protocol):
     """How a coordinator's HTTP interface is reached."""
 
-    async def get(
-        self, key: JobKey, path: str, query: Mapping[str, str], token: str, timeout_s: float
-    ) -> dict[str, Any]:
-        """GET a path.
+    async def send(self, key: JobKey, call: Call) -> dict[str, Any]:
+        """The answer to a request.
 
         Raises:
             UnreachableError: no answer, or no sensible one.
@@ -67,18 +79,18 @@ class DirectTransport:
         self._address = address
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
 
-    async def get(
-        self, key: JobKey, path: str, query: Mapping[str, str], token: str, timeout_s: float
-    ) -> dict[str, Any]:
-        """GET a path of the coordinator."""
+    async def send(self, key: JobKey, call: Call) -> dict[str, Any]:
+        """The coordinator's answer."""
         service = names.coordinator_service(key.name)
         base = self._address.format(service=service, namespace=key.namespace)
-        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=3)
+        timeout = aiohttp.ClientTimeout(total=call.timeout_s, sock_connect=3)
         try:
-            async with self._session.get(
-                base + path,
-                params=query,
-                headers={TOKEN_HEADER: token},
+            async with self._session.request(
+                "GET" if call.body is None else "PUT",
+                base + call.path,
+                params=call.query,
+                json=call.body,
+                headers={TOKEN_HEADER: call.token},
                 timeout=timeout,
             ) as response:
                 response.raise_for_status()
@@ -98,20 +110,19 @@ class ProxyTransport:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def get(
-        self, key: JobKey, path: str, query: Mapping[str, str], token: str, timeout_s: float
-    ) -> dict[str, Any]:
-        """GET a path of the coordinator."""
+    async def send(self, key: JobKey, call: Call) -> dict[str, Any]:
+        """The coordinator's answer."""
         service = urllib.parse.quote(f"{names.coordinator_service(key.name)}:http")
         base = SERVICE.path(key.namespace, service, "proxy")
         try:
             return await self._client.request(
-                "get",
-                base + path,
-                query=query,
-                headers={TOKEN_HEADER: token},
+                "get" if call.body is None else "update",
+                base + call.path,
+                query=call.query,
+                body=call.body,
+                headers={TOKEN_HEADER: call.token},
                 plural="services/proxy",
-                timeout_s=timeout_s,
+                timeout_s=call.timeout_s,
             )
         except (ApiError, ValueError) as error:
             raise UnreachableError(str(error)) from error
@@ -158,6 +169,17 @@ class CoordinatorReaders:
             passed = asyncio.Event()
             task = asyncio.create_task(self._read(key, uid, passed), name=f"timeline of {key}")
             self._readers[key] = _Reader(uid, task, passed)
+
+    async def tell(self, ref: Ref, notices: Iterable[Notice]) -> None:
+        """Tell a job's coordinator of all hosts that are going to leave.
+
+        Raises:
+            UnreachableError: it has not heard, or an older one does not know of notices.
+        """
+        token = secret.token(self._operator_key, ref.uid)
+        body = {"notices": [notice.to_json() for notice in notices]}
+        call = Call(NOTICES_PATH, token, _TELL_TIMEOUT_S, body=body)
+        await self._transport.send(JobKey(ref.namespace, ref.name), call)
 
     def forget(self, key: JobKey) -> None:
         """Stop reading a job that is gone."""
@@ -219,7 +241,9 @@ class CoordinatorReaders:
             "wait_s": f"{wait_s:g}",
         }
         token = secret.token(self._operator_key, state.uid)
-        answer = await self._transport.get(key, TIMELINE_PATH, query, token, wait_s + 10)
+        answer = await self._transport.send(
+            key, Call(TIMELINE_PATH, token, wait_s + 10, query=query)
+        )
         try:
             return Reading(
                 epoch=str(answer["epoch"]),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
+from tpujob_agent.notices import Notice
 from tpujob_operator.api.base import rfc3339
 from tpujob_operator.core.kinds import (
     CHILDREN,
@@ -16,12 +17,14 @@ from tpujob_operator.core.kinds import (
     SERVICE,
     TPU_TRAINING_JOB,
     Kind,
+    Ref,
     kind_of,
 )
-from tpujob_operator.core.plan import Action, Apply, Delete, Note, Patch, Plan
-from tpujob_operator.core.snapshot import Snapshot
+from tpujob_operator.core.plan import Action, Apply, Delete, Note, Patch, Plan, Tell
+from tpujob_operator.core.snapshot import Snapshot, Told
 from tpujob_operator.shell.cache import Cache
 from tpujob_operator.shell.client import ApiError, Client
+from tpujob_operator.shell.coordinator_client import UnreachableError
 
 _log = logging.getLogger(__name__)
 _COMPONENT = "tpujob-operator"
@@ -38,15 +41,24 @@ class Result:
     is_refused: bool = False  # and it will not help to ask again soon
     jobset_missing: bool = False
     error: ApiError | None = None  # worth another try soon
+    told: Told | None = None  # what the coordinator has heard
+    is_untold: bool = False  # the coordinator has not heard; worth another try soon
 
 
 class Executor:
     """Writes to the API server, and puts the answers into the cache at once."""
 
-    def __init__(self, client: Client, cache: Cache, instance: str) -> None:
+    def __init__(
+        self,
+        client: Client,
+        cache: Cache,
+        instance: str,
+        tell: Callable[[Ref, Iterable[Notice]], Awaitable[None]],
+    ) -> None:
         self._client = client
         self._cache = cache
         self._instance = instance
+        self._tell = tell
 
     async def execute(self, snapshot: Snapshot, plan: Plan, now_ms: int) -> Result:
         """Carry out a plan as far as possible; a refused action ends it."""
@@ -57,15 +69,23 @@ class Executor:
             except ApiError as error:
                 return Result(error=error)
             result = dataclasses.replace(result, status_written=True)
+        notes = list(plan.notes)
         for action in plan.actions:
             try:
-                await self._act(action)
+                await self.act(action)
             except ApiError as error:
                 result = _explain(result, action, error)
                 break
+            except UnreachableError as error:
+                _log.info("the coordinator of %s is not told: %s", snapshot.key, error)
+                result = dataclasses.replace(result, is_untold=True)
+                break
+            if isinstance(action, Tell):
+                result = dataclasses.replace(result, told=action.told)
+                notes += action.notes
             if isinstance(action, Apply) and kind_of(action.manifest) in (SECRET, SERVICE):
                 result = dataclasses.replace(result, support_applied=True)
-        for note in plan.notes:
+        for note in notes:
             await self._announce(snapshot, note, now_ms)
         return result
 
@@ -74,7 +94,13 @@ class Executor:
         answer = await self._client.patch(snapshot.ref, body, "status")
         self._cache.put(TPU_TRAINING_JOB, answer)
 
-    async def _act(self, action: Action) -> None:
+    async def act(self, action: Action) -> None:
+        """Carry out one action.
+
+        Raises:
+            ApiError: it was refused, or the API server does not answer.
+            UnreachableError: the coordinator does not answer.
+        """
         match action:
             case Apply(manifest):
                 kind = kind_of(manifest)
@@ -85,13 +111,15 @@ class Executor:
             case Patch(ref, body):
                 self._remember(ref.kind, await self._client.patch(ref, body))
                 _log.info("patched %s %s/%s", ref.kind.kind, ref.namespace, ref.name)
-            case Delete(ref, why):
+            case Delete(ref, why, _):
                 await self._delete(action)
                 _log.info("deleted %s %s/%s: %s", ref.kind.kind, ref.namespace, ref.name, why)
+            case Tell(ref, told, _):
+                await self._tell(ref, told.notices)
 
     async def _delete(self, action: Delete) -> None:
         try:
-            await self._client.delete(action.ref)
+            await self._client.delete(action.ref, by_force=action.by_force)
         except ApiError as error:
             # Gone already, or another incarnation has its name: either way ours is gone.
             if not (error.is_not_found or error.is_conflict):

@@ -18,14 +18,17 @@ from typing import Any
 
 import kopf
 
-from tpujob_operator.core.kinds import CHILDREN, TPU_TRAINING_JOB, Kind
+from tpujob_operator.core.kinds import CHILDREN, NODE, TPU_TRAINING_JOB, Kind
 from tpujob_operator.core.manifests.names import JOB_LABEL
 from tpujob_operator.settings import Settings
 from tpujob_operator.shell.cache import Cache
 from tpujob_operator.shell.client import ApiError, Client, is_in_cluster
+from tpujob_operator.shell.nodecache import NodeCache
+from tpujob_tpu.catalogue import ACCELERATOR_LABEL
 
 _log = logging.getLogger(__name__)
-KINDS = (*CHILDREN, TPU_TRAINING_JOB)
+KINDS = (NODE, *CHILDREN, TPU_TRAINING_JOB)
+_SELECTORS = {**dict.fromkeys(CHILDREN, JOB_LABEL), NODE: ACCELERATOR_LABEL}
 #: An event that the audit finds missing may still be under way for so long.
 _LAG_S = 10.0
 
@@ -33,10 +36,11 @@ _LAG_S = 10.0
 class Informer:
     """Keeps a cache in step with the API server."""
 
-    def __init__(self, settings: Settings, client: Client, cache: Cache) -> None:
+    def __init__(self, settings: Settings, client: Client, cache: Cache, nodes: NodeCache) -> None:
         self._settings = settings
         self._client = client
-        self._cache = cache
+        self._stores: dict[Kind, Cache | NodeCache] = dict.fromkeys(KINDS, cache)
+        self._stores[NODE] = nodes
         self._audited_at = time.monotonic()
         self.stale_rounds = 0  # audits in a row that found the watches behind
 
@@ -49,7 +53,7 @@ class Informer:
         """Fill the cache; children come first, so that no job is looked at without them."""
         for kind in KINDS:
             for obj in (await self._list(kind))[0]:
-                self._cache.observe(kind, None, obj)
+                self._stores[kind].observe(kind, None, obj)
         self._audited_at = time.monotonic()
 
     async def watch(self, stop: asyncio.Event, ready: asyncio.Event) -> None:
@@ -86,20 +90,19 @@ class Informer:
     async def _audit(self, kind: Kind) -> int:
         listed, version = await self._list(kind)
         await asyncio.sleep(_LAG_S)
-        gone = list(self._cache.prune(kind, listed, version))
+        store = self._stores[kind]
+        gone = list(store.prune(kind, listed, version))
         for obj in gone:
-            self._cache.remove(kind, obj)
+            store.remove(kind, obj)
         # Unknown ones are left alone: they may have been deleted since the listing.
-        behind = [
-            obj for obj in listed if self._cache.has(kind, obj) and self._cache.put(kind, obj)
-        ]
+        behind = [obj for obj in listed if store.has(kind, obj) and store.put(kind, obj)]
         return len(gone) + len(behind)
 
     async def _list(self, kind: Kind) -> tuple[list[dict[str, Any]], int]:
-        selector = "" if kind is TPU_TRAINING_JOB else JOB_LABEL
+        selector = _SELECTORS.get(kind, "")
         items: list[dict[str, Any]] = []
         version = 0
-        for namespace in self._settings.watch_namespaces or (None,):
+        for namespace in (None,) if kind is NODE else self._settings.watch_namespaces or (None,):
             try:
                 page, version = await self._client.list(kind, namespace, selector)
             except ApiError as error:
@@ -125,7 +128,7 @@ class Informer:
 
         async def take(event: Any, **_: Any) -> None:
             obj = {**head, **event["object"]}
-            self._cache.observe(kind, event["type"], obj)
+            self._stores[kind].observe(kind, event["type"], obj)
 
         return take
 
@@ -139,8 +142,8 @@ def _login(**kwargs: Any) -> Any:
 def _kopf_settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
-    for kind in CHILDREN:
-        settings.watching.label_selectors[kind.group, kind.version, kind.plural] = JOB_LABEL
+    for kind, selector in _SELECTORS.items():
+        settings.watching.label_selectors[kind.group, kind.version, kind.plural] = selector
     # The process ends by itself on a lost watch; retries only bridge a restart of the server.
     settings.networking.error_backoffs = (0.2, 0.5, 1, 2, 5, 5, 5, 5, 5, 5)
     settings.watching.reconnect_backoff = 0.1

@@ -9,7 +9,7 @@ from typing import Any
 from tpujob_operator.api.base import parse_rfc3339
 from tpujob_operator.core.history import Cursor, History
 from tpujob_operator.core.memory import Memory
-from tpujob_operator.core.snapshot import Reading
+from tpujob_operator.core.snapshot import Reading, Told
 
 
 @dataclasses.dataclass(slots=True)
@@ -24,6 +24,7 @@ class JobState:
     status_written_ms: int = 0
     applied_ms: int = 0
     failures: int = 0
+    told: Told = dataclasses.field(default_factory=Told)
     silent_since_ms: int = 0
     #: up to when the history is known to be complete; 0: no coordinator was read
     known_until_ms: int = 0

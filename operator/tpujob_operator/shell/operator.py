@@ -29,7 +29,9 @@ from tpujob_operator.shell.informer import Informer
 from tpujob_operator.shell.jobsetkind import JobSetKind
 from tpujob_operator.shell.jobstate import JobState
 from tpujob_operator.shell.metrics import JobCollector, OperatorMetrics
+from tpujob_operator.shell.nodecache import NodeCache
 from tpujob_operator.shell.probes import serve_metrics, serve_probes
+from tpujob_operator.shell.pulses import Pulses
 from tpujob_operator.shell.queue import KeyedQueue
 from tpujob_operator.shell.reconcile import Reconciler
 
@@ -46,6 +48,7 @@ class Operator:
         self._settings = settings
         self._queue: KeyedQueue[JobKey] = KeyedQueue()
         self._cache = Cache(self._queue.add)
+        self._nodes = NodeCache()
         self._states: dict[JobKey, JobState] = {}
         self._metrics = OperatorMetrics()
         self._is_ready = asyncio.Event()
@@ -56,7 +59,7 @@ class Operator:
         in_cluster = is_in_cluster(os.environ)
         configuration = await load_configuration(in_cluster=in_cluster)
         async with Client(configuration, self._metrics.called) as client:
-            informer = Informer(self._settings, client, self._cache)
+            informer = Informer(self._settings, client, self._cache, self._nodes)
             # Kopf is the last to end: it waits for every task that it finds.
             async with (
                 self._watches(informer) as start,
@@ -149,8 +152,11 @@ class Operator:
             cache=self._cache,
             queue=self._queue,
             states=self._states,
-            executor=Executor(client, self._cache, socket.gethostname()),
+            executor=Executor(client, self._cache, socket.gethostname(), readers.tell),
             jobset_kind=JobSetKind(client),
+            nodes=self._nodes,
+            pulses=Pulses(client),
+            node_loss_ms=round(settings.node_loss_s * 1000),
             options=options,
             metrics=self._metrics,
         )
@@ -162,6 +168,7 @@ class Operator:
                 readers.follow(key, snapshot.uid, is_wanted=has_coordinator(snapshot))
 
         reconciler.watchers.append(follow)
+        self._nodes.watchers.append(reconciler.touch_node)
         return reconciler
 
     @contextlib.asynccontextmanager

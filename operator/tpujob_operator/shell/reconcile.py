@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from tpujob_operator.api.models import InvalidJobError, TPUTrainingJob, parse_job
 from tpujob_operator.core.decide import decide
+from tpujob_operator.core.history import History
 from tpujob_operator.core.kinds import JOB, JOB_SET, POD
 from tpujob_operator.core.manifests.options import ManifestOptions
+from tpujob_operator.core.nodes import Pulse
 from tpujob_operator.core.plan import Plan
+from tpujob_operator.core.policies import dead_nodes
 from tpujob_operator.core.snapshot import (
     Cluster,
     JobKey,
@@ -25,11 +28,14 @@ from tpujob_operator.shell.executor import Executor, Result
 from tpujob_operator.shell.jobsetkind import JobSetKind
 from tpujob_operator.shell.jobstate import JobState
 from tpujob_operator.shell.metrics import OperatorMetrics
+from tpujob_operator.shell.nodecache import NodeCache
+from tpujob_operator.shell.pulses import Pulses
 from tpujob_operator.shell.queue import KeyedQueue
 
 _log = logging.getLogger(__name__)
 _FIRST_RETRY_S = 0.2
 _LONGEST_RETRY_S = 60.0
+_TELL_AGAIN_S = 2.0
 #: Failures of the API server in a row after which the job's status tells of them.
 _PATIENCE = 4
 #: Beyond 100 jobs, numbers that change with every step are written ever more seldom.
@@ -48,6 +54,9 @@ class Reconciler:
         states: dict[JobKey, JobState],
         executor: Executor,
         jobset_kind: JobSetKind,
+        nodes: NodeCache,
+        pulses: Pulses,
+        node_loss_ms: int,
         options: ManifestOptions,
         metrics: OperatorMetrics,
     ) -> None:
@@ -55,6 +64,9 @@ class Reconciler:
         self._queue = queue
         self._executor = executor
         self._jobset_kind = jobset_kind
+        self._nodes = nodes
+        self._pulses = pulses
+        self._node_loss_ms = node_loss_ms
         self._options = options
         self._metrics = metrics
         self.states = states
@@ -89,11 +101,13 @@ class Reconciler:
         obj = self._cache.job(key)
         if obj is None:
             self._forget(key)
+            await self._clear_remains(key)
             return "gone"
         state = self._state(key, obj)
         at_ms = now_ms()
         has_jobset = await self._jobset_kind.is_served()
-        snapshot = self._snapshot(key, obj, state, has_jobset=has_jobset)
+        pulses = await self._pulses_for(self._pods(key), at_ms)
+        snapshot = self._snapshot(key, obj, state, pulses, has_jobset=has_jobset)
         plan = decide(snapshot, at_ms)
         result = await self._executor.execute(snapshot, plan, at_ms)
         if plan.status is None or result.status_written:
@@ -116,6 +130,9 @@ class Reconciler:
             state.persisted = plan.history.cursor
         if result.support_applied:
             state.applied_ms = at_ms
+        state.told = result.told or state.told
+        if result.is_untold:
+            self._queue.add_after(key, _TELL_AGAIN_S)
         if result.jobset_missing:
             self._jobset_kind.suspect()
             self._queue.add(key)
@@ -147,8 +164,40 @@ class Reconciler:
                 watcher(key, None, None)
         self._queue.forget(key)
 
-    def _snapshot(self, key: JobKey, obj: Object, state: JobState, *, has_jobset: bool) -> Snapshot:
+    async def _clear_remains(self, key: JobKey) -> None:
+        """Pods of a job that is gone stay on dead nodes like those of any other."""
+        at_ms, pods = now_ms(), self._pods(key)
+        pulses = await self._pulses_for(pods, at_ms)
+        for deletion in dead_nodes.deletions_of_dead(pods, pulses, self._node_loss_ms, at_ms):
+            await self._executor.act(deletion)
+        delay_s = dead_nodes.next_look_s(pods, at_ms)
+        if delay_s is not None:
+            self._queue.add_after(key, delay_s)
+
+    async def _pulses_for(self, pods: Iterable[PodView], at_ms: int) -> Mapping[str, Pulse]:
+        overdue = dead_nodes.overdue_pods(pods, at_ms)
+        return await self._pulses.take({pod.node for pod in overdue}, at_ms)
+
+    def _pods(self, key: JobKey) -> tuple[PodView, ...]:
+        return views(PodView, self._cache.children(key, POD), self._cache.doomed)
+
+    def touch_node(self, name: str) -> None:
+        """Something has changed about a node: look at the jobs that have to do with it."""
+        for key, state in self.states.items():
+            if name in nodes_of(state.history, self._pods(key)):
+                self._queue.add(key)
+
+    def _snapshot(
+        self,
+        key: JobKey,
+        obj: Object,
+        state: JobState,
+        pulses: Mapping[str, Pulse],
+        *,
+        has_jobset: bool,
+    ) -> Snapshot:
         job, error = _parse(obj)
+        pods = self._pods(key)
         interval_ms = max(_STATUS_INTERVAL_MS, _STATUS_INTERVAL_PER_JOB_MS * len(self.states))
         doomed = self._cache.doomed
         return Snapshot(
@@ -158,17 +207,30 @@ class Reconciler:
             history=state.history,
             memory=state.memory,
             options=self._options,
-            cluster=Cluster(has_jobset=has_jobset, status_interval_ms=interval_ms),
+            cluster=Cluster(
+                has_jobset=has_jobset,
+                status_interval_ms=interval_ms,
+                node_loss_ms=self._node_loss_ms,
+            ),
             jobsets=views(JobSetView, self._cache.children(key, JOB_SET), doomed),
             jobs=views(JobView, self._cache.children(key, JOB), doomed),
-            pods=views(PodView, self._cache.children(key, POD), doomed),
+            pods=pods,
             tombstones=self._cache.tombstones(key),
             readings=tuple(state.readings),
+            pulses=pulses,
+            nodes=self._nodes.find(nodes_of(state.history, pods)),
+            told=state.told,
             refusals=state.refusals,
             silent_since_ms=state.silent_since_ms,
             status_written_ms=state.status_written_ms,
             applied_ms=state.applied_ms,
         )
+
+
+def nodes_of(history: History, pods: Iterable[PodView]) -> set[str]:
+    """Nodes that matter to a job: those of its pods, and those it has lost hosts on."""
+    lost = {incident.node for incident in history.incidents.newest}
+    return (lost | {pod.node for pod in pods}) - {""}
 
 
 def _parse(obj: Object) -> tuple[TPUTrainingJob | None, str]:

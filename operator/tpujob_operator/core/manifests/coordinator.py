@@ -36,6 +36,7 @@ def pod_template(
         "terminationGracePeriodSeconds": _GRACE_S,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
+        "tolerations": pods.leaving_lost_nodes(),
         "containers": [_container(job, config(job, attempt, budgets_used), options)],
     }
     if job.spec.priority_class_name:

@@ -11,6 +11,18 @@ UID = 65532
 BACKOFF_LIMIT = 2**31 - 1
 #: The cluster autoscaler is to leave the pod where it is: a move costs the job a restart.
 STAY = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+#: Kubernetes' default of 300 s would keep a lost host's pod that long.
+_LOST_NODE_TOLERATION_S = 10
+
+
+def leaving_lost_nodes() -> list[dict[str, Any]]:
+    """Tolerations of a pod that is evicted from a node soon after it was lost."""
+    soon = {"operator": "Exists", "effect": "NoExecute"}
+    lost = {**soon, "tolerationSeconds": _LOST_NODE_TOLERATION_S}
+    return [
+        {"key": "node.kubernetes.io/not-ready", **lost},
+        {"key": "node.kubernetes.io/unreachable", **lost},
+    ]
 
 
 def hardened() -> dict[str, Any]:

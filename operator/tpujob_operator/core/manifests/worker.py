@@ -25,8 +25,6 @@ from tpujob_tpu.chips import CHIPS
 _AGENT_IN_IMAGE = "/opt/tpujob/agent.pyz"
 _AGENT_IN_POD = f"{AGENT_DIR}/agent.pyz"
 _GRACE_S = 30
-#: Kubernetes' default of 300 s would keep a lost host's pod that long.
-_LOST_NODE_TOLERATION_S = 10
 
 
 def pod_template(job: TPUTrainingJob, attempt: int, options: ManifestOptions) -> dict[str, Any]:
@@ -143,13 +141,8 @@ def _place(spec: dict[str, Any], job: TPUTrainingJob) -> None:
 
 
 def _tolerations() -> list[dict[str, Any]]:
-    soon = {"operator": "Exists", "effect": "NoExecute"}
-    lost = {**soon, "tolerationSeconds": _LOST_NODE_TOLERATION_S}
-    return [
-        {"key": RESOURCE, "operator": "Exists", "effect": "NoSchedule"},
-        {"key": "node.kubernetes.io/not-ready", **lost},
-        {"key": "node.kubernetes.io/unreachable", **lost},
-    ]
+    chips = {"key": RESOURCE, "operator": "Exists", "effect": "NoSchedule"}
+    return [chips, *pods.leaving_lost_nodes()]
 
 
 def _agent_container(options: ManifestOptions) -> dict[str, Any]:

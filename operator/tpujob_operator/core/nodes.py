@@ -1,0 +1,120 @@
+"""Nodes as decisions see them: whether they live, and what is announced about them.
+
+The signals are those of GKE's TPU nodes: the taint of a node that is going to be
+terminated, the labels of its maintenance, and the words of a kubelet that shuts down.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from tpujob_agent.notices import Notice
+from tpujob_agent.protocol import Cause
+from tpujob_operator.api.base import parse_rfc3339
+from tpujob_tpu.catalogue import NODE_POOL_LABEL
+
+Object = Mapping[str, Any]
+TERMINATION_TAINT = "cloud.google.com/impending-node-termination"
+MAINTENANCE_LABEL = "cloud.google.com/active-node-maintenance"
+MAINTENANCE_NOW_LABEL = "cloud.google.com/perform-maintenance"
+MAINTENANCE_TIME_LABEL = "cloud.google.com/scheduled-maintenance-time"
+_SPOT_LABELS = ("cloud.google.com/gke-spot", "cloud.google.com/gke-preemptible")
+_SHUTTING_DOWN = "node is shutting down"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeView:
+    """What is kept of a Node object: the whole is large, and there are thousands."""
+
+    name: str
+    uid: str
+    created_ms: int
+    pool: str = ""
+    is_spot: bool = False
+    notice: Notice | None = None
+    is_gone: bool = False  # the object has been deleted
+
+    @classmethod
+    def of(cls, node: Object) -> NodeView:
+        """The view of a Node object."""
+        meta = node["metadata"]
+        labels = meta.get("labels") or {}
+        is_spot = any(labels.get(label) == "true" for label in _SPOT_LABELS)
+        return cls(
+            name=meta["name"],
+            uid=meta["uid"],
+            created_ms=parse_rfc3339(meta["creationTimestamp"]),
+            pool=str(labels.get(NODE_POOL_LABEL, "")),
+            is_spot=is_spot,
+            notice=_notice(node, labels, is_spot=is_spot),
+        )
+
+
+def _notice(node: Object, labels: Mapping[str, str], *, is_spot: bool) -> Notice | None:
+    """What is announced about a node, the most urgent first."""
+    taken = Cause.PREEMPTION if is_spot else Cause.MAINTENANCE
+    name = node["metadata"]["name"]
+    taints = node.get("spec", {}).get("taints") or ()
+    if any(taint["key"] == TERMINATION_TAINT for taint in taints):
+        return Notice(name, taken, 0, "its node is about to be terminated")
+    if labels.get(MAINTENANCE_LABEL) == "ONGOING" or labels.get(MAINTENANCE_NOW_LABEL) == "true":
+        return Notice(name, Cause.MAINTENANCE, 0, "maintenance of its node has begun")
+    if _SHUTTING_DOWN in str((_ready(node) or {}).get("message", "")):
+        return Notice(name, taken, 0, "its node is shutting down")
+    planned = labels.get(MAINTENANCE_TIME_LABEL, "")
+    if planned.isdecimal():  # seconds since the epoch
+        at_ms = int(planned) * 1000
+        return Notice(name, Cause.MAINTENANCE, at_ms, "maintenance of its node is planned")
+    return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pulse:
+    """Signs of life of a node, by the operator's own clock: that of the node may be wrong."""
+
+    exists: bool = True
+    lease: str = ""  # when its kubelet last renewed it, as the kubelet says
+    silent_since_ms: int = 0  # not Ready, with one and the same lease; 0: it lives, or may live
+
+    def proof_of_death(self, limit_ms: int, now_ms: int) -> str:
+        """Why the node is gone for certain, in words; empty: it may come back."""
+        if not self.exists:
+            return "no longer exists"
+        if self.silent_since_ms and now_ms - self.silent_since_ms >= limit_ms:
+            return (
+                f"is not Ready and has not renewed its lease for {limit_ms / 1000:g} s, nor before"
+            )
+        return ""
+
+
+def take_pulse(
+    before: Pulse | None, node: Object | None, lease: Object | None, now_ms: int
+) -> Pulse:
+    """The pulse of a node that was looked at now.
+
+    Args:
+        before: what was found the last time.
+        node: the Node object; None: there is none.
+        lease: its object in kube-node-lease. Without one nothing tells a dead node from a
+            kubelet that cannot report, so it counts as alive.
+        now_ms: when it was looked at.
+    """
+    if node is None:
+        return Pulse(exists=False)
+    renewed = str(((lease or {}).get("spec") or {}).get("renewTime") or "")
+    if _is_ready(node) or not renewed:
+        return Pulse(lease=renewed)
+    if before and before.silent_since_ms and before.lease == renewed:
+        return before
+    return Pulse(lease=renewed, silent_since_ms=now_ms)
+
+
+def _is_ready(node: Object) -> bool:
+    return (_ready(node) or {}).get("status") == "True"
+
+
+def _ready(node: Object) -> Object | None:
+    conditions = node.get("status", {}).get("conditions") or ()
+    return next((item for item in conditions if item["type"] == "Ready"), None)

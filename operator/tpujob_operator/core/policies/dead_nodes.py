@@ -1,0 +1,77 @@
+"""Pods that wait for a kubelet that is gone: they are deleted by force, after a proof.
+
+A pod that is being deleted stays until its kubelet says that its containers have ended,
+with a dead node for ever. It keeps its slice's place (JobSet puts a slice where pods of
+the same Job are) and holds up the next attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tpujob_operator.api import reasons
+from tpujob_operator.core.nodes import Pulse
+from tpujob_operator.core.plan import Delete, Note
+from tpujob_operator.core.situation import Outcome, Situation
+from tpujob_operator.core.views import PodView
+
+#: Seconds between two looks at a node of which a pod does not go.
+_LOOK_S = 2.0
+#: Evicted because its node is not ready: nobody is there to end it within the grace period.
+_EVICTED = "DeletionByTaintManager"
+
+
+def overdue_pods(pods: Iterable[PodView], now_ms: int) -> tuple[PodView, ...]:
+    """Pods that are being deleted and do not go: their nodes need to be looked at."""
+    return tuple(pod for pod in pods if pod.node and _is_overdue(pod, now_ms))
+
+
+def clear_dead_pods(situation: Situation) -> Outcome:
+    """Delete by force what is left of the job on nodes that are gone for certain."""
+    snapshot = situation.snapshot
+    deletions = deletions_of_dead(
+        snapshot.pods, snapshot.pulses, snapshot.cluster.node_loss_ms, situation.now_ms
+    )
+    return Outcome(
+        actions=deletions,
+        notes=tuple(
+            Note(reasons.NODE_GONE, f"Pod {gone.ref.name}: {gone.why}.", "Warning")
+            for gone in deletions
+        ),
+        requeue_after_s=next_look_s(snapshot.pods, situation.now_ms),
+    )
+
+
+def deletions_of_dead(
+    pods: Iterable[PodView], pulses: Mapping[str, Pulse], limit_ms: int, now_ms: int
+) -> tuple[Delete, ...]:
+    """What is to be deleted by force, each with its proof."""
+    return tuple(
+        Delete(pod.ref, f"node {pod.node} {proof}, so it is removed by force", by_force=True)
+        for pod in overdue_pods(pods, now_ms)
+        if (proof := _proof(pod, pulses.get(pod.node), limit_ms, now_ms))
+    )
+
+
+def _proof(pod: PodView, pulse: Pulse | None, limit_ms: int, now_ms: int) -> str:
+    if pulse is None:
+        return ""
+    if not pulse.exists and now_ms < pod.deletion_ends_ms:
+        return ""  # a node that is being removed may still run it to its end
+    return pulse.proof_of_death(limit_ms, now_ms)
+
+
+def next_look_s(pods: Iterable[PodView], now_ms: int) -> float | None:
+    """Seconds until some pod's node needs to be looked at (again); None: no pod is in doubt."""
+    waits = [
+        _LOOK_S if _is_overdue(pod, now_ms) else (pod.deletion_ends_ms - now_ms) / 1000
+        for pod in pods
+        if pod.node and pod.deletion_ends_ms and not pod.is_doomed
+    ]
+    return min(waits, default=None)
+
+
+def _is_overdue(pod: PodView, now_ms: int) -> bool:
+    if not pod.deletion_ends_ms or pod.is_doomed:
+        return False
+    return now_ms >= pod.deletion_ends_ms or pod.disruption == _EVICTED

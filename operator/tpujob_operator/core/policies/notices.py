@@ -1,0 +1,79 @@
+"""Hosts that are taken away: told to the coordinator before, and recognised afterwards."""
+
+from __future__ import annotations
+
+from tpujob_agent.notices import Notice
+from tpujob_agent.protocol import Cause
+from tpujob_operator.api import reasons
+from tpujob_operator.api.base import rfc3339
+from tpujob_operator.core.incidents import Incident, Rung
+from tpujob_operator.core.nodes import NodeView
+from tpujob_operator.core.observations import Fact, FactKind
+from tpujob_operator.core.plan import Note, Tell
+from tpujob_operator.core.situation import NOTHING, Outcome, Situation
+from tpujob_operator.core.snapshot import Told
+from tpujob_operator.core.views import PodView
+
+#: What becomes of a node says why its host was lost, if it becomes of it this soon.
+_HINDSIGHT_MS = 300_000
+#: Why Kubernetes itself ends a pod for the sake of others.
+_TAKEN = ("PreemptionByScheduler", "EvictionByEvictionAPI")
+
+
+def tell_notices(situation: Situation) -> Outcome:
+    """Let the coordinator know which hosts are going to leave, whenever that changes."""
+    snapshot, epoch = situation.snapshot, situation.history.cursor.epoch
+    known = snapshot.told.notices if snapshot.told.epoch == epoch else ()
+    nodes = {pod.node for pod in snapshot.workers if not pod.is_lost} & snapshot.nodes.keys()
+    notices = tuple(
+        notice for name in sorted(nodes) if (notice := snapshot.nodes[name].notice) is not None
+    )
+    if not epoch or snapshot.silent_since_ms or notices == known:
+        return NOTHING
+    notes = tuple(_note(notice) for notice in notices if notice not in snapshot.told.notices)
+    return Outcome(actions=(Tell(snapshot.ref, Told(epoch, notices), notes),))
+
+
+def _note(notice: Notice) -> Note:
+    when = f" at {rfc3339(notice.at_ms)}" if notice.at_ms else ""
+    message = f"Node {notice.node}: {notice.reason}{when}. Everybody saves before it goes."
+    return Note(reasons.HOST_LEAVING, message, "Warning")
+
+
+def explain_lost_nodes(situation: Situation) -> Outcome:
+    """Find the cause of losses that came without a word in what became of their nodes."""
+    pods = {pod.name: pod for pod in situation.snapshot.pods}
+    facts = [
+        _explained(situation, incident, cause, words)
+        for incident in situation.history.incidents.newest
+        if _is_in_doubt(incident, situation.now_ms)
+        for cause, words in [_cause_of(incident, situation, pods.get(incident.pod))]
+        if cause is not Cause.NODE
+    ]
+    return Outcome(facts=tuple(facts)) if facts else NOTHING
+
+
+def _is_in_doubt(incident: Incident, now_ms: int) -> bool:
+    is_fresh = now_ms - incident.at_ms <= _HINDSIGHT_MS
+    return incident.cause is Cause.NODE and incident.rung is not Rung.CONTAINER and is_fresh
+
+
+def _cause_of(incident: Incident, situation: Situation, pod: PodView | None) -> tuple[Cause, str]:
+    node = situation.snapshot.nodes.get(incident.node)
+    if node is not None and node.notice and node.notice.covers(incident.at_ms):
+        return node.notice.cause, node.notice.reason
+    if node is not None and _was_taken(node, incident):
+        return Cause.PREEMPTION, "its spot node has been taken away"
+    if pod is not None and pod.disruption in _TAKEN:
+        return Cause.PREEMPTION, pod.failure
+    return Cause.NODE, ""
+
+
+def _was_taken(node: NodeView, incident: Incident) -> bool:
+    """Whether a spot node is gone, or another one has its name."""
+    return node.is_spot and (node.is_gone or node.created_ms > incident.at_ms)
+
+
+def _explained(situation: Situation, incident: Incident, cause: Cause, words: str) -> Fact:
+    data = {"atMs": incident.at_ms, "pod": incident.pod, "cause": cause.value, "message": words}
+    return Fact(situation.now_ms, FactKind.LOSS_EXPLAINED, data)

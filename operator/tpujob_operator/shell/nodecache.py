@@ -1,0 +1,76 @@
+"""What is known of TPU nodes: little of each, as there may be thousands."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+
+from tpujob_operator.core.kinds import Kind
+from tpujob_operator.core.nodes import NodeView
+from tpujob_operator.shell.cache import Object, version_of
+
+#: Deleted nodes remembered: what they were says why their pods were lost.
+_MOST_GONE = 256
+
+
+class NodeCache:
+    """TPU nodes by name; takes the informer's word like the cache of jobs and their children."""
+
+    def __init__(self) -> None:
+        self.watchers: list[Callable[[str], None]] = []
+        self._nodes: dict[str, tuple[int, NodeView]] = {}
+        self._gone: dict[str, NodeView] = {}  # oldest first
+
+    def find(self, names: Iterable[str]) -> dict[str, NodeView]:
+        """Those of these nodes that are known, or were."""
+        found = {name: self._get(name) for name in names}
+        return {name: view for name, view in found.items() if view is not None}
+
+    def _get(self, name: str) -> NodeView | None:
+        return self._nodes[name][1] if name in self._nodes else self._gone.get(name)
+
+    def _changed(self, name: str) -> None:
+        for watcher in self.watchers:
+            watcher(name)
+
+    def observe(self, kind: Kind, event_type: str | None, obj: Object) -> None:
+        """Take in a watch event; ``event_type`` is None for objects of a listing."""
+        if event_type == "DELETED":
+            self.remove(kind, obj)
+        else:
+            self.put(kind, obj)
+
+    def put(self, _: Kind, obj: Object) -> bool:
+        """Store what matters of a node, unless what is known is as new; say whether it changed."""
+        name, version, view = obj["metadata"]["name"], version_of(obj), NodeView.of(obj)
+        known_version, known = self._nodes.get(name, (-1, None))
+        if version <= known_version:
+            return False
+        self._nodes[name] = (version, view)
+        if view != known:
+            self._changed(name)
+        return view != known
+
+    def has(self, _: Kind, obj: Object) -> bool:
+        """Whether this incarnation of a node is known."""
+        meta = obj["metadata"]
+        return meta["name"] in self._nodes and self._nodes[meta["name"]][1].uid == meta["uid"]
+
+    def remove(self, kind: Kind, obj: Object) -> None:
+        """A node is deleted, unless a namesake has taken its place."""
+        if not self.has(kind, obj):
+            return
+        name = obj["metadata"]["name"]
+        _, view = self._nodes.pop(name)
+        self._gone.pop(name, None)
+        self._gone[name] = dataclasses.replace(view, is_gone=True)
+        for oldest in list(self._gone)[:-_MOST_GONE]:
+            del self._gone[oldest]
+        self._changed(name)
+
+    def prune(self, _: Kind, listed: Iterable[Object], before: int) -> Iterator[Object]:
+        """Yield stand-ins of nodes that a listing lacks, though known from before it."""
+        alive = {obj["metadata"]["uid"] for obj in listed}
+        for version, view in list(self._nodes.values()):
+            if view.uid not in alive and version <= before:
+                yield {"metadata": {"name": view.name, "uid": view.uid}}

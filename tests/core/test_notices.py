@@ -1,0 +1,184 @@
+"""Nodes that are taken away: what their objects say, before and afterwards."""
+
+from typing import Any
+
+import pytest
+
+from tests.core.histories import loss
+from tests.core.stories import told, training
+from tests.core.world import START_MS, World
+from tpujob_agent.notices import Notice
+from tpujob_agent.protocol import Cause
+from tpujob_operator.api.base import rfc3339
+from tpujob_operator.core.nodes import NodeView
+from tpujob_operator.core.snapshot import Told
+
+SPOT = {"cloud.google.com/gke-spot": "true"}
+TAINT = {"key": "cloud.google.com/impending-node-termination", "effect": "NoSchedule"}
+SHUTDOWN = {"type": "Ready", "status": "False", "message": "node is shutting down"}
+PLANNED = "cloud.google.com/scheduled-maintenance-time"
+
+
+def node(
+    labels: dict[str, str] | None = None,
+    taints: list[dict[str, str]] | None = None,
+    ready: dict[str, str] | None = None,
+    created_ms: int = START_MS,
+) -> NodeView:
+    """The node that all pods of a ``World`` run on."""
+    return NodeView.of(
+        {
+            "metadata": {
+                "name": "node",
+                "uid": "u",
+                "creationTimestamp": rfc3339(created_ms),
+                "labels": labels or {},
+            },
+            "spec": {"taints": taints or []},
+            "status": {"conditions": [ready] if ready else []},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "cause", "at_ms"),
+    [
+        ({"taints": [TAINT]}, Cause.MAINTENANCE, 0),
+        ({"taints": [TAINT], "labels": SPOT}, Cause.PREEMPTION, 0),
+        ({"labels": {"cloud.google.com/active-node-maintenance": "ONGOING"}}, "maintenance", 0),
+        ({"labels": {"cloud.google.com/perform-maintenance": "true"}}, "maintenance", 0),
+        ({"labels": {PLANNED: "1790003600"}}, Cause.MAINTENANCE, 1_790_003_600_000),
+        ({"ready": SHUTDOWN}, Cause.MAINTENANCE, 0),
+        ({"ready": SHUTDOWN, "labels": SPOT}, Cause.PREEMPTION, 0),
+        ({"taints": [TAINT], "labels": {PLANNED: "1790003600"}}, Cause.MAINTENANCE, 0),
+    ],
+)
+def test_each_signal_is_a_notice(given: dict[str, Any], cause: str, at_ms: int) -> None:
+    """With its cause and time; the most urgent one counts."""
+    notice = node(**given).notice
+    assert notice is not None
+    assert (notice.node, notice.cause, notice.at_ms) == ("node", cause, at_ms)
+
+
+@pytest.mark.parametrize(
+    "labels", [{}, SPOT, {PLANNED: "soon"}, {"cloud.google.com/active-node-maintenance": "DONE"}]
+)
+def test_other_nodes_have_none(labels: dict[str, str]) -> None:
+    """Also where a label's value makes no sense."""
+    assert node(labels).notice is None
+
+
+def with_node(**given: Any) -> World:
+    """A job that trains on a node."""
+    world = training()
+    world.nodes["node"] = node(**given)
+    return world
+
+
+def test_the_coordinator_is_told_once_and_again_when_it_changes() -> None:
+    """Also when it is another coordinator, and when a notice is taken back."""
+    world = with_node(labels={PLANNED: "1790003600"})
+    world.settle()
+    (notice,) = world.told.notices
+    assert (notice.node, world.told.epoch) == ("node", "e")
+    assert world.notes.count("HostLeaving") == 1
+    world.nodes["node"] = node(taints=[TAINT])
+    world.settle()
+    assert world.told.notices[0].at_ms == 0
+    assert world.notes.count("HostLeaving") == 2
+    world.readings.append(told(loss(world.now_ms, world.now_ms), epoch="f"))
+    world.settle()
+    assert world.told.epoch == "f"
+    world.nodes["node"] = node()
+    world.settle()
+    assert world.told == Told("f")
+    assert world.notes.count("HostLeaving") == 2
+
+
+def test_nobody_is_told_while_no_coordinator_can_be_read() -> None:
+    """The wish waits, and the pass asks for nothing."""
+    world = with_node(taints=[TAINT])
+    world.silent_since_ms = world.now_ms
+    world.settle()
+    assert world.told == Told()
+
+
+def lost(world: World, **data: Any) -> None:
+    """A host falls silent; nobody has said anything before."""
+    seen = loss(world.now_ms, world.now_ms, cause="node", node="node", **data)
+    world.readings.append(told(seen, first=20))
+    world.settle()
+
+
+def cause_and_message(world: World) -> tuple[str, str]:
+    """Of the only incident."""
+    (incident,) = world.status["incidents"]
+    return incident["cause"], incident["message"]
+
+
+def test_a_spot_node_that_is_gone_was_preempted() -> None:
+    """The Node object may be deleted some time after the loss; status tells both."""
+    world = with_node(labels=SPOT)
+    lost(world)
+    assert cause_and_message(world) == ("node", "killed")
+    before = world.status["budgets"]
+    world.now_ms += 60_000
+    world.nodes["node"] = NodeView("node", "u", START_MS, is_spot=True, is_gone=True)
+    world.settle()
+    cause, message = cause_and_message(world)
+    assert cause == "preemption"
+    assert "spot node has been taken away" in message
+    assert world.status["budgets"] == before
+    assert world.history.incidents.counts == {"preemption/R2": 1}
+
+
+@pytest.mark.parametrize(
+    ("view", "cause"),
+    [
+        (NodeView("node", "u", START_MS, is_gone=True), "node"),
+        (NodeView("node", "v", START_MS + 10**7, is_spot=True), "preemption"),
+        (NodeView("node", "u", START_MS, is_spot=True), "node"),
+        (node(taints=[TAINT]), "maintenance"),
+        (node(labels={PLANNED: "1799999999"}), "node"),
+        (None, "node"),
+    ],
+    ids=["gone", "made anew", "there", "announced", "announced for later", "unknown"],
+)
+def test_what_became_of_the_node_tells_the_cause(view: NodeView | None, cause: str) -> None:
+    """Only what is sure: all else stays a node's fault."""
+    world = training()
+    lost(world)
+    if view:
+        world.nodes["node"] = view
+    world.now_ms += 1_000
+    world.settle()
+    assert cause_and_message(world)[0] == cause
+
+
+def test_a_preempted_pod_tells_the_cause() -> None:
+    """The scheduler's words on the pod are enough."""
+    world = training()
+    pod = world.pod("j-1-slice-0")
+    reason = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+    pod["status"]["conditions"] = [reason | {"message": "for a more urgent job"}]
+    lost(world, pod=pod["metadata"]["name"])
+    cause, message = cause_and_message(world)
+    assert cause == "preemption"
+    assert "for a more urgent job" in message
+
+
+def test_late_news_explain_nothing() -> None:
+    """A node that goes long after the loss went for another reason."""
+    world = with_node(labels=SPOT)
+    lost(world)
+    world.now_ms += 3_600_000
+    world.nodes["node"] = NodeView("node", "u", START_MS, is_spot=True, is_gone=True)
+    world.settle()
+    assert cause_and_message(world)[0] == "node"
+
+
+def test_a_notice_survives_its_way() -> None:
+    """What the operator sends is what the coordinator reads."""
+    notice = node(taints=[TAINT]).notice
+    assert notice is not None
+    assert Notice.from_json(notice.to_json()) == notice

@@ -1,0 +1,57 @@
+"""Node objects and leases as kubelets would make them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from localcluster.cluster import Cluster
+from localcluster.kubeapi import ApiError
+
+
+def make_node(
+    cluster: Cluster, name: str, *, ready: str = "True", labels: Mapping[str, str] | None = None
+) -> None:
+    """A node that is closed to the scheduler: tests bind their pods themselves."""
+    cluster.api.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "labels": dict(labels or {})},
+            "spec": {"unschedulable": True},
+        }
+    )
+    condition = {
+        "type": "Ready", "status": ready, "reason": "Test", "message": "",
+        "lastHeartbeatTime": _now(), "lastTransitionTime": _now(),
+    }  # fmt: skip
+    cluster.api.merge(f"/api/v1/nodes/{name}/status", {"status": {"conditions": [condition]}})
+
+
+def remove_node(cluster: Cluster, name: str) -> None:
+    """Delete a node, if it is there still."""
+    try:
+        cluster.api.request("DELETE", f"/api/v1/nodes/{name}")
+    except ApiError as error:
+        if error.status != 404:
+            raise
+
+
+def renew_lease(cluster: Cluster, name: str) -> None:
+    """A sign of life of a node's kubelet."""
+    cluster.api.apply(
+        {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": name, "namespace": "kube-node-lease"},
+            "spec": {
+                "holderIdentity": name,
+                "leaseDurationSeconds": 40,
+                "renewTime": _now("%Y-%m-%dT%H:%M:%S.%fZ"),
+            },
+        }
+    )
+
+
+def _now(form: str = "%Y-%m-%dT%H:%M:%SZ") -> str:
+    return datetime.now(UTC).strftime(form)
