@@ -96,7 +96,7 @@ def test_recovery_is_measured_stage_by_stage() -> None:
     whole = found[Stage.TOTAL]
     assert isinstance(whole, Buckets)
     assert dict(whole.buckets)["2.0"] == 0
-    assert dict(whole.buckets)["5.0"] == dict(whole.buckets)["+Inf"] == 1
+    assert dict(whole.buckets)["10.0"] == dict(whole.buckets)["+Inf"] == 1
 
 
 def test_incident_is_counted_when_its_rung_is_known() -> None:

@@ -99,6 +99,12 @@ def _check_at_the_end(jobs: Jobs, prometheus: Prometheus, goodput: Object) -> No
     assert by_type["runtime_init"] > 0
     told = dict.fromkeys(by_type, 0.0) | goodput["seconds"]
     assert by_type == pytest.approx(told, abs=0.001)
+    cost = jobs.status("j")["cost"]
+    chip_s = prometheus.value(f"sum({_of(jobs, 'tpujob_chip_seconds_total')})")
+    assert chip_s == pytest.approx(cost["chipHours"] * 3600, abs=1)  # hours have four decimals
+    assert 0 < chip_s <= 8 * wall_s  # two hosts of four chips, held for all but the beginning
+    assert cost["usd"] == pytest.approx(cost["chipHours"] * 1.2, abs=1e-3)
+    assert cost["usdPerMillionTokens"] > 0
     assert prometheus.value(_of(jobs, "tpujob_step")) == _STEPS
     assert prometheus.value(_of(jobs, "tpujob_checkpoint_step")) == _STEPS
     ratio = prometheus.value(_of(jobs, "tpujob_goodput_ratio"))

@@ -13,8 +13,9 @@ from tpujob_operator.core.ledger import Ledger
 from tpujob_operator.core.observations import FactKind, Observation
 from tpujob_operator.core.timetypes import TimeType
 
-#: Upper bounds of the buckets; what is above the last one counts too.
-BUCKETS_S = (1, 2, 5, 10, 30, 60, 300, 1800)
+#: Upper bounds of the buckets; what is above the last one counts too. Few: each is a series of
+#: every stage of every job.
+BUCKETS_S = (2, 10, 60, 300, 1800)
 
 
 class Stage(enum.StrEnum):
@@ -101,11 +102,12 @@ class Recoveries:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Recoveries:
-        """Inverse of ``to_json``; what is missing takes its default."""
+        """Inverse of ``to_json``; what is missing, or has other buckets, takes its default."""
         return cls(
             stages={
                 Stage(name): Histogram(tuple(values[:-1]), values[-1])
                 for name, values in raw.get("stages", {}).items()
+                if len(values) == len(BUCKETS_S) + 2
             },
             onset_ms=int(raw.get("onsetMs", 0)),
             before={TimeType(kind): int(ms) for kind, ms in raw.get("before", {}).items()},

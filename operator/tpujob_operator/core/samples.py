@@ -64,7 +64,8 @@ def _times(sample: JobSample) -> Iterator[Value]:
     view = sample.history.ledger.view(sample.at_ms)
     for kind in TimeType:
         yield Value(f.TIME, view.by_type_ms.get(kind, 0) / 1000, (kind.value,))
-        yield Value(f.CHIP_TIME, view.chip_ms_by_type.get(kind, 0) / 1000, (kind.value,))
+    for kind, chip_ms in view.chip_ms_by_type.items():
+        yield Value(f.CHIP_TIME, chip_ms / 1000, (kind.value,))
     yield Value(f.UNSETTLED, view.unsettled_ms / 1000)
     yield Value(f.UNSETTLED_CHIPS, view.unsettled_chip_ms / 1000)
     yield Value(f.GOODPUT, view.goodput_ratio)

@@ -180,7 +180,7 @@ class Operator:
                 families.QUEUE_AGE: lambda: self._queue.oldest_age_s,
                 families.WATCH_AGE: lambda: informer.age_s,
                 families.SILENT: lambda: sum(
-                    1 for state in self._states.values() if state.silent_since_ms
+                    1 for state in list(self._states.values()) if state.silent_since_ms
                 ),
             }
         )
