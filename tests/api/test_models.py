@@ -58,6 +58,7 @@ _BAD: list[tuple[dict[str, Any], str]] = [
     ({"trainer": {"config": {}, "volumes": [{"name": "tpujob"}]}}, "tpujob is the operator's"),
     ({"trainer": {"config": {}, "volumes": [{"name": "tpujob-snapshots"}]}}, "is the operator's"),
     ({"slices": 2, "elastic": {"minSlices": 3}}, "minSlices: 3 is above slices: give 1 to 2"),
+    ({"objectives": {"goodput": 95}}, "spec.objectives.goodput: Input should be less than"),
     ({"slices": 1024, "spares": 1}, "slices and spares together must not be above 1024"),
 ]
 

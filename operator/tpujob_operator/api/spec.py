@@ -201,6 +201,24 @@ class Health(Model):
     )
 
 
+class Objectives(Model):
+    """What the job should reach: the shipped alerts call when it does not."""
+
+    goodput: float | None = Field(
+        default=None,
+        ge=0.01,
+        le=0.999,
+        description="Share of time that should be productive. Alerts call when badput spends what "
+        "is allowed too fast; without it, none of them does.",
+    )
+    mfu: float | None = Field(
+        default=None,
+        ge=0.01,
+        le=1,
+        description="Model FLOPs utilisation that the steps should reach. Default for alerts: 0.5.",
+    )
+
+
 class Elastic(Model):
     """How a job goes on with fewer slices than wanted."""
 
@@ -306,6 +324,9 @@ class JobSpec(Model):
         default_factory=Health,
         description="How the job's health is judged.",
         json_schema_extra=_EMPTY,
+    )
+    objectives: Objectives | None = Field(
+        default=None, description="What the job should reach; see docs/runbook.md."
     )
     priority_class_name: str | None = Field(
         default=None,
