@@ -6,7 +6,8 @@ and the running world; how worlds follow each other is in ``generations``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Mapping
 
 from tpujob_agent.notices import Notice
 from tpujob_agent.protocol import (
@@ -76,6 +77,10 @@ class Core(Generations):
         self.notices.replace(notices, self.members)
         self._save_if_due(now_ms)
         return self._outbox.take()
+
+    def limit(self, budgets: Mapping[str, int]) -> None:
+        """From now on so many restarts are allowed; what has been used stays used."""
+        self.budgets = dataclasses.replace(self.budgets, limits={**budgets})
 
     def broken(self, connection: int, now_ms: int) -> None:
         """A connection has ended; its agent gets a moment to come back."""

@@ -1,4 +1,4 @@
-"""The coordinator's HTTP side: timeline, notices, state, losses, metrics, health."""
+"""The coordinator's HTTP side: what it tells (timeline, state, metrics …), and is told."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def make_app(shell: Shell, token: str) -> web.Application:
         }
         return web.json_response(body)
 
-    async def notices(request: web.Request) -> web.Response:
-        shell.notice(_told(await request.text()))
+    async def tell(request: web.Request) -> web.Response:
+        shell.tell(*_told(await request.text()))
         return web.json_response({"epoch": shell.core.timeline.epoch})
 
     async def state(_: web.Request) -> web.Response:
@@ -60,7 +60,7 @@ def make_app(shell: Shell, token: str) -> web.Application:
 
     app = web.Application(middlewares=[_guard(token)])
     app.router.add_get(protocol.TIMELINE_PATH, timeline)
-    app.router.add_put(protocol.NOTICES_PATH, notices)
+    app.router.add_put(protocol.TELL_PATH, tell)
     app.router.add_get(protocol.STATE_PATH, state)
     app.router.add_get(protocol.LOSSES_PATH, losses)
     app.router.add_get(protocol.METRICS_PATH, metrics)
@@ -76,11 +76,13 @@ def _watermark(shell: Shell, events: list[protocol.Event]) -> int:
     return max(shell.clock.now_ms(), shell.core.timeline.last_at_ms)
 
 
-def _told(text: str) -> list[Notice]:
+def _told(text: str) -> tuple[list[Notice], dict[str, int]]:
     try:
-        return [Notice.from_json(item) for item in json.loads(text)["notices"]]
-    except (KeyError, TypeError, ValueError) as error:
-        raise web.HTTPBadRequest(text=f"not a list of notices: {error}\n") from error
+        told = json.loads(text)
+        notices = [Notice.from_json(item) for item in told["notices"]]
+        return notices, {str(protocol.Budget(k)): int(n) for k, n in told["budgets"].items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise web.HTTPBadRequest(text=f"neither notices nor budgets: {error}\n") from error
 
 
 def _number(request: web.Request, name: str, default: float) -> float:

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tpujob_agent.notices import Notice
 from tpujob_agent.protocol import Event, Hello, ProtocolError
@@ -79,8 +79,9 @@ class Shell:
             self.carry_out(self.core.message(connection, message, self.clock.now_ms()))
             self.settle_soon()
 
-    def notice(self, notices: Iterable[Notice]) -> None:
-        """Take in what the operator tells of hosts that are going to leave."""
+    def tell(self, notices: Iterable[Notice], budgets: Mapping[str, int]) -> None:
+        """Take in what the operator tells."""
+        self.core.limit(budgets)
         self.carry_out(self.core.notice(notices, self.clock.now_ms()))
 
     def carry_out(self, effects: Iterable[Send]) -> None:

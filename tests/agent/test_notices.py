@@ -13,12 +13,12 @@ import pytest
 from tests.agent.rig import TOKEN, Rig, rig
 from tests.agent.test_watched import start
 from tpujob_agent.notices import Notice
-from tpujob_agent.protocol import NOTICES_PATH, STATE_PATH, TOKEN_HEADER, Cause, EventKind
+from tpujob_agent.protocol import STATE_PATH, TELL_PATH, TOKEN_HEADER, Cause, EventKind
 
 
 def put(made: Rig, body: Any, token: str = TOKEN) -> int:
     """The status of a request."""
-    url = f"http://127.0.0.1:{made.config.http_port}{NOTICES_PATH}"
+    url = f"http://127.0.0.1:{made.config.http_port}{TELL_PATH}"
     text = json.dumps(body).encode()
     request = urllib.request.Request(url, text, {TOKEN_HEADER: token}, method="PUT")
     try:
@@ -34,7 +34,7 @@ def test_everybody_saves_before_a_host_goes(tmp_path: Path) -> None:
         start(made)
         made.wait_event(EventKind.PROGRESS, count=2)
         notice = Notice("node11", Cause.MAINTENANCE, 0, "it is under maintenance")
-        assert put(made, {"notices": [notice.to_json()]}) == 200
+        assert put(made, {"notices": [notice.to_json()], "budgets": {"process": 3}}) == 200
         committed = made.wait_event(EventKind.COMMITTED)["data"]["step"]
         assert not made.events(EventKind.LOSS)
         members = made.get(STATE_PATH)["members"]
@@ -45,11 +45,18 @@ def test_everybody_saves_before_a_host_goes(tmp_path: Path) -> None:
         assert loss["step"] >= committed
 
 
-@pytest.mark.parametrize("body", [[], {}, {"notices": [{}]}, {"notices": 3}])
+def _told(**changes: Any) -> dict[str, Any]:
+    return {"notices": [], "budgets": {}, **changes}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [[], {}, {"notices": [{}]}, {"notices": 3}, _told(budgets={"time": 3}), _told(budgets=[])],
+)
 def test_nonsense_is_refused(tmp_path: Path, body: Any) -> None:
     """A body without sense, and a wrong token, change nothing."""
     with rig(tmp_path) as made:
         made.start_coordinator()
         made.wait_event(EventKind.COORDINATOR_STARTED)
         assert put(made, body) == 400
-        assert put(made, {"notices": []}, token="wrong") == 401
+        assert put(made, _told(), token="wrong") == 401

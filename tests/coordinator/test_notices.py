@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from tests.coordinator.simulation import Simulation
+from tests.coordinator.simulation import Simulation, config
 from tests.coordinator.test_farewell import FIRST, OTHER, farewells, training
 from tpujob_agent.notices import EARLY_MS, Notice
 from tpujob_agent.protocol import Budget, Cause, EventKind, Leaving, ProtocolError
@@ -113,3 +113,18 @@ def test_nonsense_is_no_notice(raw: dict[str, object]) -> None:
     with pytest.raises(ProtocolError, match="not a notice"):
         Notice.from_json(raw)
     assert Notice.from_json(at_once().to_json()) == at_once()
+
+
+def test_changed_budgets_hold_from_now_on() -> None:
+    """What has been used stays used; a limit that is raised allows more."""
+    simulation = Simulation(config(process=1))
+    simulation.start()
+    for allowed in (1, 3):
+        simulation.core.limit({"process": allowed})
+        while simulation.core.budgets.used.get("process", 0) < allowed:
+            simulation.agents[FIRST].end(simulation.now_ms, signal=9)
+            simulation.calm(40)
+        assert not simulation.events(EventKind.GAVE_UP)
+    simulation.agents[FIRST].end(simulation.now_ms, signal=9)
+    simulation.calm(40)
+    assert "allows 3 restarts" in simulation.events(EventKind.GAVE_UP)[0].data["message"]

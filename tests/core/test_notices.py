@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from tests.core.histories import loss
+from tests.core.histories import event, loss
 from tests.core.stories import told, training
 from tests.core.world import START_MS, World
 from tpujob_agent.notices import Notice
-from tpujob_agent.protocol import Cause
+from tpujob_agent.protocol import Cause, EventKind
 from tpujob_operator.api.base import rfc3339
 from tpujob_operator.core.nodes import NodeView
 from tpujob_operator.core.snapshot import Told
@@ -91,8 +91,23 @@ def test_the_coordinator_is_told_once_and_again_when_it_changes() -> None:
     assert world.told.epoch == "f"
     world.nodes["node"] = node()
     world.settle()
-    assert world.told == Told("f")
+    assert (world.told.epoch, world.told.notices) == ("f", ())
     assert world.notes.count("HostLeaving") == 2
+
+
+def test_changed_budgets_are_told_to_whoever_counts() -> None:
+    """Each coordinator hears of them, since it begins with those of the attempt's start."""
+    world = training()
+    assert world.told == Told()
+    world.obj["spec"]["recovery"] = {"budgets": {"process": 99}}
+    world.settle()
+    assert world.told.budgets["process"] == 99
+    assert world.notes.count("SpecChanged") == 1
+    world.readings.append(told(event(world.now_ms, EventKind.COORDINATOR_STARTED), epoch="f"))
+    world.settle()
+    assert (world.told.epoch, world.told.budgets["process"]) == ("f", 99)
+    assert world.notes.count("SpecChanged") == 1
+    assert world.status["attempt"] == 1
 
 
 def test_nobody_is_told_while_no_coordinator_can_be_read() -> None:

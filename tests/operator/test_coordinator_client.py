@@ -8,10 +8,10 @@ import pytest
 from aiohttp import web
 
 from tpujob_agent.notices import Notice
-from tpujob_agent.protocol import NOTICES_PATH, TIMELINE_PATH, TOKEN_HEADER, Cause, EventKind
+from tpujob_agent.protocol import TELL_PATH, TIMELINE_PATH, TOKEN_HEADER, Cause, EventKind
 from tpujob_operator.core.kinds import TPU_TRAINING_JOB, Ref
 from tpujob_operator.core.manifests import secret
-from tpujob_operator.core.snapshot import JobKey
+from tpujob_operator.core.snapshot import JobKey, Told
 from tpujob_operator.shell.coordinator_client import (
     CoordinatorReaders,
     DirectTransport,
@@ -62,7 +62,7 @@ async def server() -> AsyncIterator[Server]:
     made = Server()
     app = web.Application()
     app.router.add_get(TIMELINE_PATH, made.handle)
-    app.router.add_put(NOTICES_PATH, made.handle)
+    app.router.add_put(TELL_PATH, made.handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -175,10 +175,11 @@ async def test_notices_reach_the_coordinator(server: Server) -> None:
     ref = Ref(TPU_TRAINING_JOB, *KEY, "u")
     made = Reading(server.port)
     server.answers.put_nowait({})
-    await made.readers.tell(ref, [notice])
+    told = Told("e", (notice,), {"process": 3})
+    await made.readers.tell(ref, told)
     assert (await server.requests.get()).headers[TOKEN_HEADER] == secret.token(OPERATOR_KEY, "u")
-    assert server.bodies == [{"notices": [notice.to_json()]}]
+    assert server.bodies == [{"notices": [notice.to_json()], "budgets": {"process": 3}}]
     server.answers.put_nowait(404)
     with pytest.raises(UnreachableError):
-        await made.readers.tell(ref, [notice])
+        await made.readers.tell(ref, told)
     await made.transport.close()

@@ -26,7 +26,7 @@ class Notice:
         return at_ms >= self.at_ms - EARLY_MS
 
     def to_json(self) -> dict[str, Any]:
-        """The notice as it travels, see ``protocol.NOTICES_PATH``."""
+        """The notice as it travels, see ``protocol.TELL_PATH``."""
         return {
             "node": self.node,
             "cause": self.cause.value,

@@ -46,7 +46,9 @@ JAX_PORT_SPAN = 10_000
 TIMELINE_PATH = "/v1/timeline"
 STATE_PATH = "/v1/state"  # → the current world, for people and the CLI
 LOSSES_PATH = "/v1/losses"  # ?after=STEP → {"losses": [[step, loss], ...]}
-NOTICES_PATH = "/v1/notices"  # PUT {"notices": [...]}: all there are, see ``notices.Notice``
+#: PUT {"notices": [...], "budgets": {...}}: all hosts that are going to leave, see
+#: ``notices.Notice``, and the limits of the budgets, by name.
+TELL_PATH = "/v1/tell"
 METRICS_PATH = "/metrics"  # no token: Prometheus text format
 HEALTH_PATH = "/healthz"  # no token
 TOKEN_HEADER = "Tpujob-Token"  # noqa: S105 - a header's name, not a secret

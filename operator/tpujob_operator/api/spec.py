@@ -147,8 +147,8 @@ class Recovery(Model):
 
     budgets: Budgets = Field(
         default_factory=Budgets,
-        description="Restarts allowed per kind of cause; a job whose budget is spent fails."
-        + _NEXT_ATTEMPT,
+        description="Restarts allowed per kind of cause; a job whose budget is spent fails. "
+        "A change holds from then on; what has been used stays used.",
         json_schema_extra=_EMPTY,
     )
     preload: list[str] | None = Field(

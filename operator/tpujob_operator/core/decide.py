@@ -22,7 +22,7 @@ from tpujob_operator.core.policies.dead_nodes import clear_dead_pods
 from tpujob_operator.core.policies.deletion import leave_alone_while_deleting
 from tpujob_operator.core.policies.finished import clear_after_finished
 from tpujob_operator.core.policies.lost_pods import replace_broken_jobs
-from tpujob_operator.core.policies.notices import explain_lost_nodes, tell_notices
+from tpujob_operator.core.policies.notices import explain_lost_nodes, tell_coordinator
 from tpujob_operator.core.policies.objects import (
     ensure_objects,
     report_admission,
@@ -75,7 +75,7 @@ POLICIES: tuple[Policy, ...] = (
     report_training,
     report_missing_hosts,
     report_silent_coordinator,
-    tell_notices,
+    tell_coordinator,
 )
 
 

@@ -52,7 +52,7 @@ class Note:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tell:
-    """Let the coordinator of a job know all hosts that are going to leave."""
+    """Let the coordinator of a job know what has changed since its attempt was made."""
 
     ref: Ref
     told: Told

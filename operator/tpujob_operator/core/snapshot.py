@@ -67,10 +67,11 @@ class Reading:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Told:
-    """What a coordinator was told of hosts that are going to leave."""
+    """What a coordinator was told: hosts that are going to leave, and limits of budgets."""
 
     epoch: str = ""
     notices: tuple[Notice, ...] = ()
+    budgets: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

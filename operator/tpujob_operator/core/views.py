@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+from tpujob_agent.protocol import CoordinatorConfig, Env
 from tpujob_operator.api.base import parse_rfc3339
 from tpujob_operator.core.kinds import JOB, JOB_SET, POD, Kind, Ref
 from tpujob_operator.core.manifests.names import (
@@ -96,6 +97,21 @@ class JobSetView(View):
     def shape(self) -> str:
         """What the attempt was made from, see ``manifests.shape``."""
         return str(self.obj["metadata"].get("annotations", {}).get(SHAPE_ANNOTATION, ""))
+
+    @functools.cached_property
+    def budgets(self) -> Mapping[str, int]:
+        """The limits that the attempt's coordinator begins with; empty: not known."""
+        found = next(
+            (
+                variable["value"]
+                for replicated in self.obj["spec"].get("replicatedJobs", ())
+                for container in replicated["template"]["spec"]["template"]["spec"]["containers"]
+                for variable in container.get("env", ())
+                if variable["name"] == Env.COORDINATOR_CONFIG
+            ),
+            "",
+        )
+        return CoordinatorConfig.from_json(found).budgets if found else {}
 
     @property
     def failure(self) -> str | None:

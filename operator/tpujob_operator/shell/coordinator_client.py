@@ -7,15 +7,14 @@ import contextlib
 import dataclasses
 import logging
 import urllib.parse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import aiohttp
 
-from tpujob_agent.notices import Notice
 from tpujob_agent.protocol import (
     HTTP_PORT,
-    NOTICES_PATH,
+    TELL_PATH,
     TIMELINE_PATH,
     TOKEN_HEADER,
     Event,
@@ -24,7 +23,7 @@ from tpujob_agent.protocol import (
 )
 from tpujob_operator.core.kinds import SERVICE, Ref
 from tpujob_operator.core.manifests import names, secret
-from tpujob_operator.core.snapshot import JobKey, Reading
+from tpujob_operator.core.snapshot import JobKey, Reading, Told
 from tpujob_operator.shell.client import ApiError, Client
 from tpujob_operator.shell.clock import now_ms
 from tpujob_operator.shell.jobstate import JobState
@@ -170,15 +169,18 @@ class CoordinatorReaders:
             task = asyncio.create_task(self._read(key, uid, passed), name=f"timeline of {key}")
             self._readers[key] = _Reader(uid, task, passed)
 
-    async def tell(self, ref: Ref, notices: Iterable[Notice]) -> None:
-        """Tell a job's coordinator of all hosts that are going to leave.
+    async def tell(self, ref: Ref, told: Told) -> None:
+        """Tell a job's coordinator of hosts that are going to leave, and of its budgets.
 
         Raises:
-            UnreachableError: it has not heard, or an older one does not know of notices.
+            UnreachableError: it has not heard, or is too old to listen.
         """
         token = secret.token(self._operator_key, ref.uid)
-        body = {"notices": [notice.to_json() for notice in notices]}
-        call = Call(NOTICES_PATH, token, _TELL_TIMEOUT_S, body=body)
+        body = {
+            "notices": [notice.to_json() for notice in told.notices],
+            "budgets": told.budgets,
+        }
+        call = Call(TELL_PATH, token, _TELL_TIMEOUT_S, body=body)
         await self._transport.send(JobKey(ref.namespace, ref.name), call)
 
     def forget(self, key: JobKey) -> None:

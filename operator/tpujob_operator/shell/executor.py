@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from tpujob_agent.notices import Notice
 from tpujob_operator.api.base import rfc3339
 from tpujob_operator.core.kinds import (
     CHILDREN,
@@ -53,7 +52,7 @@ class Executor:
         client: Client,
         cache: Cache,
         instance: str,
-        tell: Callable[[Ref, Iterable[Notice]], Awaitable[None]],
+        tell: Callable[[Ref, Told], Awaitable[None]],
     ) -> None:
         self._client = client
         self._cache = cache
@@ -115,7 +114,7 @@ class Executor:
                 await self._delete(action)
                 _log.info("deleted %s %s/%s: %s", ref.kind.kind, ref.namespace, ref.name, why)
             case Tell(ref, told, _):
-                await self._tell(ref, told.notices)
+                await self._tell(ref, told)
 
     async def _delete(self, action: Delete) -> None:
         try:

@@ -1,4 +1,7 @@
-"""Hosts that are taken away: told to the coordinator before, and recognised afterwards."""
+"""Hosts that are taken away: told to the coordinator before, and recognised afterwards.
+
+The coordinator is told of changed budgets the same way.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +23,25 @@ _HINDSIGHT_MS = 300_000
 _TAKEN = ("PreemptionByScheduler", "EvictionByEvictionAPI")
 
 
-def tell_notices(situation: Situation) -> Outcome:
-    """Let the coordinator know which hosts are going to leave, whenever that changes."""
+def tell_coordinator(situation: Situation) -> Outcome:
+    """Let the coordinator know which hosts are going to leave and what it may spend."""
     snapshot, epoch = situation.snapshot, situation.history.cursor.epoch
-    known = snapshot.told.notices if snapshot.told.epoch == epoch else ()
+    if not epoch or snapshot.silent_since_ms or situation.jobset is None:
+        return NOTHING
     nodes = {pod.node for pod in snapshot.workers if not pod.is_lost} & snapshot.nodes.keys()
     notices = tuple(
         notice for name in sorted(nodes) if (notice := snapshot.nodes[name].notice) is not None
     )
-    if not epoch or snapshot.silent_since_ms or notices == known:
+    known = snapshot.told
+    if known.epoch != epoch:  # it was started anew, as the attempt was made
+        known = Told(epoch, budgets=situation.jobset.budgets)
+    told = Told(epoch, notices, situation.job.spec.recovery.budgets.to_json())
+    if told == known:
         return NOTHING
     notes = tuple(_note(notice) for notice in notices if notice not in snapshot.told.notices)
-    return Outcome(actions=(Tell(snapshot.ref, Told(epoch, notices), notes),))
+    if told.budgets not in (known.budgets, snapshot.told.budgets):
+        notes += (Note(reasons.SPEC_CHANGED, "Changed: spec.recovery.budgets, from now on."),)
+    return Outcome(actions=(Tell(snapshot.ref, told, notes),))
 
 
 def _note(notice: Notice) -> Note:
