@@ -18,7 +18,19 @@ from localcluster.layout import Spec
 settings.register_profile("shared-machine", deadline=None)
 settings.load_profile("shared-machine")
 
+_OF_CLUSTERS = ("control_plane", "e2e")
 CRD = Path(__file__).parents[1] / "crds" / "tpujob.dev_tputrainingjobs.yaml"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say what one process of several takes: all that needs clusters, or a whole file.
+
+    Clusters mostly wait, while other tests compute; two clusters at once would starve each other.
+    """
+    for item in items:
+        needs_cluster = any(map(item.get_closest_marker, _OF_CLUSTERS))
+        group = "clusters" if needs_cluster else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def start_control_plane(name: str) -> Cluster:
