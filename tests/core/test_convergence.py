@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 from tests.core.histories import event, loss, start
 from tests.core.stories import told
-from tests.core.world import World, job_object
-from tpujob_agent.protocol import EventKind
+from tests.core.world import START_MS, World, job_object
+from tpujob_agent.notices import Notice
+from tpujob_agent.protocol import Cause, EventKind
 from tpujob_operator.core.kinds import JOB_SET, POD
+from tpujob_operator.core.nodes import NodeView
 
 Happening = Callable[[World], None]
 
@@ -46,6 +48,16 @@ def _lose_node(world: World) -> None:
 
 def _regain_node(world: World) -> None:
     world.dead_nodes.clear()
+    world.nodes["node"] = NodeView("node", "u", START_MS, is_ready=True)
+
+
+def _announce_node(world: World) -> None:
+    notice = Notice("node", Cause.MAINTENANCE, 0, "it goes")
+    world.nodes["node"] = NodeView("node", "u", START_MS, notice=notice)
+
+
+def _find_no_place(world: World) -> None:
+    world.find_no_place()
 
 
 def _fail_jobset(world: World) -> None:
@@ -98,6 +110,8 @@ HAPPENINGS: tuple[Happening, ...] = (
     _fail_pod,
     _lose_node,
     _regain_node,
+    _announce_node,
+    _find_no_place,
     _fail_jobset,
     _complete_jobset,
     _delete_jobset,

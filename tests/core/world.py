@@ -317,6 +317,13 @@ class World:
                 pod["metadata"]["deletionTimestamp"] = rfc3339(self.now_ms + 30_000)
                 pod["status"]["conditions"] = [evicted]
 
+    def find_no_place(self) -> None:
+        """The scheduler finds no node for the pods that have none."""
+        reason = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available."}
+        for pod in self.objects[POD].values():
+            if not pod["spec"].get("nodeName"):
+                pod["status"] = {"phase": "Pending", "conditions": [reason]}
+
     def end_jobset(self, kind: str, message: str = "") -> None:
         """Every JobSet says that it has completed or failed."""
         for jobset in self.objects[JOB_SET].values():

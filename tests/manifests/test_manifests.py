@@ -28,6 +28,7 @@ from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.core.manifests import build, environment
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.manifests.shape import changed_fields, shape
+from tpujob_operator.core.suspects import Avoided
 
 GOLDEN = Path(__file__).parent / "golden"
 KUBERNETES = "1.36.0"
@@ -338,3 +339,49 @@ def test_preload(example: MakeJob) -> None:
     assert names[Env.PRELOAD] == "numpy"
     usual = environment.variables(example("own-program", recovery={}), 1, grace_s=30)
     assert {"name": Env.PRELOAD, "value": "jax,flax,optax,orbax.checkpoint"} in usual
+
+
+def _rules(job: TPUTrainingJob, options: ManifestOptions, avoided: Avoided) -> list[list[Object]]:
+    """The rules about nodes of each alternative of the worker pods."""
+    jobset = jobset_of(job, options, avoided=avoided)
+    affinity = pods_of(jobset)["slice"]["spec"]["affinity"]["nodeAffinity"]
+    required = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
+    return [term["matchExpressions"] for term in required["nodeSelectorTerms"]]
+
+
+def test_pods_keep_away_from_suspects(example: MakeJob, options: ManifestOptions) -> None:
+    """By the node's name, and a slice of several hosts by its pool, too."""
+    avoided = Avoided(("a", "b"), ("pool",))
+    names = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["a", "b"]}
+    pool = {"key": "cloud.google.com/gke-nodepool", "operator": "NotIn", "values": ["pool"]}
+    assert _rules(example("demo", topology="2x2"), options, avoided) == [[names]]
+    assert _rules(example("demo", topology="2x4"), options, avoided) == [[names, pool]]
+    annotations = jobset_of(example("demo"), options, avoided=avoided)["metadata"]["annotations"]
+    assert annotations["tpujob.dev/avoided-nodes"] == "a,b"
+
+
+def test_rules_of_the_template_about_nodes_stay(
+    templated: MakeJob, options: ManifestOptions
+) -> None:
+    """Its terms are alternatives: each of them keeps away, and all else is as it was."""
+    mine = {"key": "zone", "operator": "In", "values": ["z"]}
+    fields = [{"key": "metadata.name", "operator": "In", "values": ["x"]}]
+    terms = [{"matchExpressions": [mine]}, {"matchFields": fields}]
+    preferred = [{"weight": 1, "preference": {"matchExpressions": [mine]}}]
+    affinity = {
+        "podAffinity": {},
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms},
+            "preferredDuringSchedulingIgnoredDuringExecution": preferred,
+        },
+    }
+    made = templated({"containers": [CONTAINER], "affinity": affinity}, topology="2x2")
+    rule = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["a"]}
+    avoided = Avoided(("a",))
+    assert _rules(made, options, avoided) == [[mine, rule], [rule]]
+    spec = pods_of(jobset_of(made, options, avoided=avoided))["slice"]["spec"]
+    of_nodes = spec["affinity"]["nodeAffinity"]
+    assert of_nodes["preferredDuringSchedulingIgnoredDuringExecution"] == preferred
+    required = of_nodes["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert required["nodeSelectorTerms"][1]["matchFields"] == fields
+    assert worker_of(made, options)["affinity"] == affinity

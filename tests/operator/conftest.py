@@ -10,7 +10,7 @@ import pytest
 
 from localcluster.cluster import Cluster
 from tests.conftest import make_namespace
-from tests.operator.nodes import make_node, remove_node, renew_lease
+from tests.operator.nodes import make_node, remove_node, renew_lease, tpu_labels
 from tests.operator.rig import NODE, Jobs, OperatorProcess, running
 
 _NAMESPACES = 24
@@ -76,9 +76,9 @@ def own_jobs(control_plane: Cluster, namespace: str) -> Jobs:
 
 @pytest.fixture
 def silent_node(control_plane: Cluster) -> Iterator[str]:
-    """A node whose kubelet has stopped renewing its lease."""
+    """A TPU node whose kubelet has stopped renewing its lease."""
     name = f"silent-{uuid.uuid4().hex[:8]}"
-    make_node(control_plane, name, ready="Unknown")
+    make_node(control_plane, name, ready="Unknown", labels=tpu_labels(name))
     renew_lease(control_plane, name)
     yield name
     remove_node(control_plane, name)

@@ -7,6 +7,12 @@ from datetime import UTC, datetime
 
 from localcluster.cluster import Cluster
 from localcluster.kubeapi import ApiError
+from tpujob_tpu.catalogue import ACCELERATOR_LABEL, NODE_POOL_LABEL
+
+
+def tpu_labels(name: str) -> dict[str, str]:
+    """Labels of a TPU node that is a node pool of its own."""
+    return {ACCELERATOR_LABEL: "tpu-v5-lite-podslice", NODE_POOL_LABEL: f"pool-of-{name}"}
 
 
 def make_node(

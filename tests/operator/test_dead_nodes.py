@@ -8,9 +8,10 @@ import pytest
 
 from localcluster.cluster import Cluster
 from localcluster.kubeapi import Object
+from tests.operator.nodes import make_node, tpu_labels
 from tests.operator.rig import Jobs, running
 from tests.waiting import wait_until
-from tpujob_operator.core.kinds import POD, TPU_TRAINING_JOB
+from tpujob_operator.core.kinds import JOB_SET, POD, TPU_TRAINING_JOB
 
 pytestmark = pytest.mark.control_plane
 _SOON = {"TPUJOB_NODE_LOSS_S": "1"}
@@ -58,3 +59,24 @@ def test_pods_of_a_deleted_node_and_a_deleted_job_are_removed(
         wait_until(lambda: not own_jobs.all(POD, "j"), "no pods")
         for pod in pods:
             assert f"{pod['metadata']['name']}: node {silent_node} no longer" in operator.text
+
+
+def test_pods_that_find_no_place_beside_a_dead_node_move(
+    control_plane: Cluster, own_jobs: Jobs, tmp_path: Path, silent_node: str
+) -> None:
+    """Another attempt avoids the dead node, until it is back."""
+    with running(control_plane, tmp_path, own_jobs.namespace, env=_SOON):
+        own_jobs.create("j")
+        pods = [own_jobs.run_pod(pod, silent_node) for pod in own_jobs.wait_pods("j", 3)]
+        for pod in pods:
+            own_jobs.evict(pod)
+        own_jobs.wait_event("j", "NodeSuspected")
+        (suspected,) = own_jobs.status("j")["nodes"]["suspected"]
+        assert suspected["name"] == silent_node
+        jobset = own_jobs.wait(JOB_SET, "j-2")  # the scheduler has said that there is no node
+        assert jobset["metadata"]["annotations"]["tpujob.dev/avoided-nodes"] == silent_node
+        template = jobset["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]
+        assert silent_node in str(template["spec"]["affinity"]["nodeAffinity"])
+        assert own_jobs.events("j").count("NewAttempt") == 1
+        make_node(control_plane, silent_node, labels=tpu_labels(silent_node))
+        own_jobs.wait_status("j", lambda status: "nodes" not in status, "no suspects")

@@ -56,4 +56,5 @@ ATTEMPT_FAILED: Final = "AttemptFailed"
 # ---- Events only
 SLICE_RESTARTED: Final = "SliceRestarted"
 HOST_LEAVING: Final = "HostLeaving"  # a node is announced to go
+NODE_SUSPECTED: Final = "NodeSuspected"
 NODE_GONE: Final = "NodeGone"  # what was left on it is removed by force

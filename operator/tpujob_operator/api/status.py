@@ -148,6 +148,23 @@ class BudgetUse(Model):
     limit: int = Field(description="Restarts allowed; -1: no limit.")
 
 
+class SuspectedNode(Model):
+    """A node that the job avoids."""
+
+    name: str = Field(description="Name of the node.")
+    reason: str = Field(description="Why it is avoided.")
+    until: Timestamp = Field(description="When it is forgiven, if nothing more happens on it.")
+
+
+class Nodes(Model):
+    """What is known of nodes."""
+
+    suspected: list[SuspectedNode] = Field(
+        description="Nodes that the next attempt avoids.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+
+
 class JobStatus(Model):
     """What the operator has to say."""
 
@@ -188,6 +205,7 @@ class JobStatus(Model):
     budgets: dict[str, BudgetUse] | None = Field(
         default=None, description="Use of the restart budgets."
     )
+    nodes: Nodes | None = Field(default=None, description="What is known of nodes.")
     restarts: int | None = Field(default=None, description="Restarts of the trainers so far.")
     started_at: Timestamp | None = Field(default=None, description="When training first began.")
     finished_at: Timestamp | None = Field(

@@ -29,6 +29,7 @@ from tpujob_operator.core.policies.objects import (
     report_refusals,
     wait_for_jobset_kind,
 )
+from tpujob_operator.core.policies.placement import move_attempt, watch_suspects
 from tpujob_operator.core.policies.progress import (
     note_bound_pods,
     report_missing_hosts,
@@ -62,8 +63,10 @@ POLICIES: tuple[Policy, ...] = (
     wait_for_jobset_kind,
     begin_first_attempt,
     explain_lost_nodes,
+    watch_suspects,
     restart_failed_attempt,
     restart_changed_attempt,
+    move_attempt,
     ensure_objects,
     report_admission,
     replace_broken_jobs,

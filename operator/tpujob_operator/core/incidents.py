@@ -218,8 +218,13 @@ def _resumed(incident: Incident, data: Mapping[str, Any]) -> Incident:
     return dataclasses.replace(incident, resumed_step=int(data["step"]))
 
 
+def _moved(incident: Incident, _: Mapping[str, Any]) -> Incident:
+    return dataclasses.replace(incident, rung=Rung.CHANGED_ATTEMPT)
+
+
 #: What becomes of incidents that are open.
 _CHANGES: Mapping[EventKind | FactKind, Callable[[Incident, Mapping[str, Any]], Incident]] = {
     EventKind.MEMBER_JOINED: _rejoined,
     EventKind.RESTORED: _resumed,
+    FactKind.ATTEMPT_LEFT: _moved,
 }

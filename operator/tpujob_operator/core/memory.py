@@ -6,6 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from tpujob_operator.core import suspects
+from tpujob_operator.core.suspects import Suspect
+
 #: A slice that was replaced once is replaced at once; again within this time, with a delay.
 CALM_MS = 10 * 60 * 1000
 _FIRST_DELAY_MS = 1_000
@@ -41,11 +44,21 @@ class Memory:
     attempts_without_commit: int = 0
     committed_at_attempt: int = 0  # checkpoint step when the attempt began
     next_attempt_ms: int = 0
+    dead_nodes: tuple[Suspect, ...] = ()  # on which pods were deleted by force
+    forgiven_ms: int = 0  # incidents before make no node suspect
 
     def replaced(self, name: str, now_ms: int) -> Memory:
         """The memory after the Job called ``name`` was deleted for a lost pod."""
         count = self.replacements.get(name, Replacements()).another(now_ms)
         return dataclasses.replace(self, replacements={**self.replacements, name: count})
+
+    def of_next_attempt(self, committed_step: int) -> Memory:
+        """What is still worth knowing when an attempt makes way for another one."""
+        return Memory(
+            committed_at_attempt=committed_step,
+            dead_nodes=self.dead_nodes,
+            forgiven_ms=self.forgiven_ms,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object from which ``from_json`` makes an equal memory."""
@@ -56,6 +69,8 @@ class Memory:
             "attemptsWithoutCommit": self.attempts_without_commit,
             "committedAtAttempt": self.committed_at_attempt,
             "nextAttemptMs": self.next_attempt_ms,
+            "deadNodes": suspects.to_json(self.dead_nodes),
+            "forgivenMs": self.forgiven_ms,
         }
 
     @classmethod
@@ -69,4 +84,6 @@ class Memory:
             attempts_without_commit=int(raw.get("attemptsWithoutCommit", 0)),
             committed_at_attempt=int(raw.get("committedAtAttempt", 0)),
             next_attempt_ms=int(raw.get("nextAttemptMs", 0)),
+            dead_nodes=suspects.from_json(raw.get("deadNodes", ())),
+            forgiven_ms=int(raw.get("forgivenMs", 0)),
         )

@@ -33,6 +33,7 @@ class NodeView:
     created_ms: int
     pool: str = ""
     is_spot: bool = False
+    is_ready: bool = False
     notice: Notice | None = None
     is_gone: bool = False  # the object has been deleted
 
@@ -48,6 +49,7 @@ class NodeView:
             created_ms=parse_rfc3339(meta["creationTimestamp"]),
             pool=str(labels.get(NODE_POOL_LABEL, "")),
             is_spot=is_spot,
+            is_ready=_is_ready(node),
             notice=_notice(node, labels, is_spot=is_spot),
         )
 

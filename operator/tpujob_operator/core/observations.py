@@ -13,7 +13,7 @@ class FactKind(enum.StrEnum):
     ATTEMPT_STARTED = "attemptStarted"  # attempt
     # ATTEMPT_FAILED: cause, onsetAtMs, step, message; as of a loss
     ATTEMPT_FAILED = "attemptFailed"
-    ATTEMPT_LEFT = "attemptLeft"  # it is told to save and go: its spec has changed
+    ATTEMPT_LEFT = "attemptLeft"  # it is told to save and go: for another spec or other nodes
     LOSS_EXPLAINED = "lossExplained"  # atMs, pod: which; cause, message: what it was
     SUSPENDED = "suspended"
     RESUMED = "resumed"

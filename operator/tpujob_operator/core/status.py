@@ -14,6 +14,7 @@ from tpujob_operator.api.status import Condition, ConditionStatus, JobStatus, Sl
 from tpujob_operator.core.cost import cost_view
 from tpujob_operator.core.incidents import Rung
 from tpujob_operator.core.plan import Note
+from tpujob_operator.core.policies.placement import suspects_of
 from tpujob_operator.core.policies.progress import REASON_OF_CAUSE, place_of
 from tpujob_operator.core.situation import Situation, Verdict
 from tpujob_operator.core.statusviews import (
@@ -21,6 +22,7 @@ from tpujob_operator.core.statusviews import (
     checkpoint_view,
     goodput_view,
     incidents_view,
+    nodes_view,
     progress_view,
 )
 
@@ -68,7 +70,11 @@ def write(situation: Situation) -> Written:
     new = _status(situation, old, conditions).to_json()
     if new == snapshot.status:
         return Written()
-    notes = (*_losses(situation, old), *_notes(tuple(old.conditions), conditions))
+    notes = (
+        *_losses(situation, old),
+        *_suspicions(situation, old),
+        *_notes(tuple(old.conditions), conditions),
+    )
     wait_ms = snapshot.status_written_ms + snapshot.cluster.status_interval_ms - situation.now_ms
     if wait_ms > 0 and _steady(new) == _steady(snapshot.status):
         return Written(requeue_after_s=wait_ms / 1000)
@@ -101,6 +107,7 @@ def _status(situation: Situation, old: JobStatus, conditions: tuple[Condition, .
         cost=old.cost if is_same or not job else cost_view(history, now_ms, job, prices),
         incidents=incidents_view(history),
         budgets=budgets_view(history, job),
+        nodes=nodes_view(suspects_of(situation)),
         restarts=history.incidents.restarts,
         started_at=old.started_at or (rfc3339(now_ms) if has_begun else None),
         finished_at=old.finished_at or (rfc3339(now_ms) if is_over else None),
@@ -195,6 +202,19 @@ def _losses(situation: Situation, old: JobStatus) -> tuple[Note, ...]:
         )
         for item in newest
         if item.rung is not Rung.ATTEMPT  # the condition has an event of its own
+    )
+
+
+def _suspicions(situation: Situation, old: JobStatus) -> tuple[Note, ...]:
+    known = {item.name for item in old.nodes.suspected} if old.nodes else set()
+    return tuple(
+        Note(
+            reasons.NODE_SUSPECTED,
+            f"Node {item.name}: {item.reason}. The next attempt avoids it.",
+            "Warning",
+        )
+        for item in suspects_of(situation)
+        if item.name not in known
     )
 
 

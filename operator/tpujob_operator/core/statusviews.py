@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tpujob_agent.protocol import Budget
@@ -12,11 +13,14 @@ from tpujob_operator.api.status import (
     CheckpointStatus,
     Goodput,
     Incident,
+    Nodes,
     Progress,
+    SuspectedNode,
 )
 from tpujob_operator.core import incidents
 from tpujob_operator.core.history import History
 from tpujob_operator.core.history import Progress as ToldProgress
+from tpujob_operator.core.suspects import Suspect
 from tpujob_operator.core.timetypes import TimeType
 from tpujob_tpu.chips import CHIPS
 
@@ -101,6 +105,18 @@ def budgets_view(history: History, job: TPUTrainingJob | None) -> dict[str, Budg
         budget.value: BudgetUse(used=used.get(budget, 0), limit=limits[budget.value])
         for budget in Budget
     }
+
+
+def nodes_view(suspects: Sequence[Suspect]) -> Nodes | None:
+    """Nodes that the next attempt avoids, if there are any."""
+    if not suspects:
+        return None
+    return Nodes(
+        suspected=[
+            SuspectedNode(name=item.name, reason=item.reason, until=rfc3339(item.until_ms))
+            for item in suspects
+        ]
+    )
 
 
 def _incident(item: incidents.Incident, step_ms: float) -> Incident:

@@ -11,6 +11,7 @@ from tpujob_operator.api.base import parse_rfc3339
 from tpujob_operator.core.kinds import JOB, JOB_SET, POD, Kind, Ref
 from tpujob_operator.core.manifests.names import (
     ATTEMPT_LABEL,
+    AVOIDED_ANNOTATION,
     COORDINATOR,
     ROLE_LABEL,
     ROLE_WORKER,
@@ -82,6 +83,12 @@ class JobSetView(View):
     """A JobSet: one attempt."""
 
     kind = JOB_SET
+
+    @property
+    def avoided(self) -> tuple[str, ...]:
+        """Nodes that its worker pods keep away from."""
+        names = self.obj["metadata"].get("annotations", {}).get(AVOIDED_ANNOTATION, "")
+        return tuple(names.split(",")) if names else ()
 
     @property
     def is_suspended(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import time
@@ -9,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 
 from tpujob_operator.api.models import InvalidJobError, TPUTrainingJob, parse_job
 from tpujob_operator.core.decide import decide
-from tpujob_operator.core.history import History
 from tpujob_operator.core.kinds import JOB, JOB_SET, POD
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.nodes import Pulse
@@ -36,6 +36,7 @@ _log = logging.getLogger(__name__)
 _FIRST_RETRY_S = 0.2
 _LONGEST_RETRY_S = 60.0
 _TELL_AGAIN_S = 2.0
+_GATHER_S = 0.2
 #: Failures of the API server in a row after which the job's status tells of them.
 _PATIENCE = 4
 #: Beyond 100 jobs, numbers that change with every step are written ever more seldom.
@@ -65,6 +66,7 @@ class Reconciler:
         self._executor = executor
         self._jobset_kind = jobset_kind
         self._nodes = nodes
+        self._touched: set[str] = set()
         self._pulses = pulses
         self._node_loss_ms = node_loss_ms
         self._options = options
@@ -182,9 +184,15 @@ class Reconciler:
         return views(PodView, self._cache.children(key, POD), self._cache.doomed)
 
     def touch_node(self, name: str) -> None:
-        """Something has changed about a node: look at the jobs that have to do with it."""
+        """Something has changed about a node: look soon at the jobs that have to do with it."""
+        if not self._touched:  # nodes often change by the hundred
+            asyncio.get_running_loop().call_later(_GATHER_S, self._look_at_touched)
+        self._touched.add(name)
+
+    def _look_at_touched(self) -> None:
+        touched, self._touched = self._touched, set()
         for key, state in self.states.items():
-            if name in nodes_of(state.history, self._pods(key)):
+            if touched & nodes_of(state, self._pods(key)):
                 self._queue.add(key)
 
     def _snapshot(
@@ -218,7 +226,7 @@ class Reconciler:
             tombstones=self._cache.tombstones(key),
             readings=tuple(state.readings),
             pulses=pulses,
-            nodes=self._nodes.find(nodes_of(state.history, pods)),
+            nodes=self._nodes.find(nodes_of(state, pods)),
             told=state.told,
             refusals=state.refusals,
             silent_since_ms=state.silent_since_ms,
@@ -227,10 +235,11 @@ class Reconciler:
         )
 
 
-def nodes_of(history: History, pods: Iterable[PodView]) -> set[str]:
+def nodes_of(state: JobState, pods: Iterable[PodView]) -> set[str]:
     """Nodes that matter to a job: those of its pods, and those it has lost hosts on."""
-    lost = {incident.node for incident in history.incidents.newest}
-    return (lost | {pod.node for pod in pods}) - {""}
+    lost = {incident.node for incident in state.history.incidents.newest}
+    dead = {suspect.name for suspect in state.memory.dead_nodes}
+    return (lost | dead | {pod.node for pod in pods}) - {""}
 
 
 def _parse(obj: Object) -> tuple[TPUTrainingJob | None, str]:

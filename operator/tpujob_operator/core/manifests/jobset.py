@@ -9,6 +9,7 @@ from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.core.manifests import coordinator, names, pods, worker
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.manifests.shape import shape
+from tpujob_operator.core.suspects import Avoided
 from tpujob_tpu.catalogue import NODE_POOL_LABEL
 
 API_VERSION = "jobset.x-k8s.io/v1alpha2"
@@ -20,6 +21,7 @@ def build(
     attempt: int,
     options: ManifestOptions,
     budgets_used: Mapping[str, int],
+    avoided: Avoided,
 ) -> dict[str, Any]:
     """The JobSet of an attempt.
 
@@ -27,6 +29,8 @@ def build(
     """
     metadata = names.metadata(job, names.jobset(job.metadata.name, attempt), attempt)
     metadata["annotations"] = {names.SHAPE_ANNOTATION: shape(job)}
+    if avoided.nodes:
+        metadata["annotations"][names.AVOIDED_ANNOTATION] = ",".join(avoided.nodes)
     return {
         "apiVersion": API_VERSION,
         "kind": "JobSet",
@@ -44,7 +48,7 @@ def build(
             "failurePolicy": {"maxRestarts": 0},
             "replicatedJobs": [
                 _coordinator(job, attempt, options, budgets_used),
-                _slices(job, attempt, options),
+                _slices(job, attempt, options, avoided),
             ],
         },
     }
@@ -65,8 +69,10 @@ def _coordinator(
     }
 
 
-def _slices(job: TPUTrainingJob, attempt: int, options: ManifestOptions) -> dict[str, Any]:
-    template = worker.pod_template(job, attempt, options)
+def _slices(
+    job: TPUTrainingJob, attempt: int, options: ManifestOptions, avoided: Avoided
+) -> dict[str, Any]:
+    template = worker.pod_template(job, attempt, options, avoided)
     labels = names.labels(job.metadata.name, attempt, names.ROLE_WORKER)
     made = pods.indexed_job(template, labels, pods=job.shape.hosts)
     if job.shape.hosts > 1:

@@ -15,6 +15,8 @@ ATTEMPT_LABEL: Final = "tpujob.dev/attempt"
 ROLE_LABEL: Final = "tpujob.dev/role"
 #: Digests of what shapes the pods of an attempt, see ``shape.shape``.
 SHAPE_ANNOTATION: Final = "tpujob.dev/shape"
+#: Nodes that the worker pods of an attempt keep away from, separated by commas.
+AVOIDED_ANNOTATION: Final = "tpujob.dev/avoided-nodes"
 
 ROLE_WORKER: Final = "worker"
 ROLE_COORDINATOR: Final = "coordinator"

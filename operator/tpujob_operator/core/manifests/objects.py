@@ -8,6 +8,9 @@ from typing import Any
 from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.core.manifests import jobset, secret, service
 from tpujob_operator.core.manifests.options import ManifestOptions
+from tpujob_operator.core.suspects import Avoided
+
+_NOTHING = Avoided()
 
 
 def build(
@@ -16,6 +19,7 @@ def build(
     attempt: int,
     options: ManifestOptions,
     budgets_used: Mapping[str, int] | None = None,
+    avoided: Avoided = _NOTHING,
 ) -> list[dict[str, Any]]:
     """Secret, Service and JobSet, in the order in which they are to be applied.
 
@@ -27,9 +31,10 @@ def build(
         attempt: Number of the attempt, from 1.
         options: Settings of the operator.
         budgets_used: Restarts that earlier attempts have charged to each budget.
+        avoided: Nodes that the worker pods keep away from.
     """
     return [
         secret.build(job, options),
         service.build(job, attempt),
-        jobset.build(job, attempt, options, budgets_used or {}),
+        jobset.build(job, attempt, options, budgets_used or {}, avoided),
     ]

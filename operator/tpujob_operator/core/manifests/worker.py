@@ -19,15 +19,19 @@ from tpujob_operator.api.podtemplate import (
 from tpujob_operator.api.spec import Trainer
 from tpujob_operator.core.manifests import environment, names, pods
 from tpujob_operator.core.manifests.options import ManifestOptions
-from tpujob_tpu.catalogue import RESOURCE
+from tpujob_operator.core.suspects import Avoided
+from tpujob_tpu.catalogue import HOSTNAME_LABEL, NODE_POOL_LABEL, RESOURCE
 from tpujob_tpu.chips import CHIPS
 
 _AGENT_IN_IMAGE = "/opt/tpujob/agent.pyz"
 _AGENT_IN_POD = f"{AGENT_DIR}/agent.pyz"
 _GRACE_S = 30
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-def pod_template(job: TPUTrainingJob, attempt: int, options: ManifestOptions) -> dict[str, Any]:
+def pod_template(
+    job: TPUTrainingJob, attempt: int, options: ManifestOptions, avoided: Avoided
+) -> dict[str, Any]:
     """Template of the worker pods; what the user's template says stays as it is."""
     template = _own_template(job) if job.spec.template else _bundled_template(job, options)
     template["metadata"] = template.get("metadata") or {}  # null means the same as nothing
@@ -38,6 +42,7 @@ def pod_template(job: TPUTrainingJob, attempt: int, options: ManifestOptions) ->
     _wrap(trainer, environment.variables(job, attempt, grace_s=grace_s))
     _add_chips(trainer, job.shape.chips_per_host)
     _place(spec, job)
+    _keep_away(spec, job, avoided)
     spec["initContainers"] = [_agent_container(options), *(spec.get("initContainers") or [])]
     spec["volumes"] = [*(spec.get("volumes") or []), *_volumes(job)]
     spec["restartPolicy"] = "OnFailure"
@@ -138,6 +143,30 @@ def _place(spec: dict[str, Any], job: TPUTrainingJob) -> None:
     given = list(spec.get("tolerations") or [])
     keys = {toleration.get("key") for toleration in given}
     spec["tolerations"] = given + [t for t in _tolerations() if t["key"] not in keys]
+
+
+def _keep_away(spec: dict[str, Any], job: TPUTrainingJob, avoided: Avoided) -> None:
+    """Not onto these nodes; a slice of several hosts not onto what is left of their pools."""
+    pools = avoided.pools if job.shape.hosts > 1 else ()
+    unwanted = {HOSTNAME_LABEL: avoided.nodes, NODE_POOL_LABEL: pools}
+    rules = [
+        {"key": label, "operator": "NotIn", "values": list(names)}
+        for label, names in unwanted.items()
+        if names
+    ]
+    if not rules:
+        return
+    affinity = spec["affinity"] = {**(spec.get("affinity") or {})}
+    of_nodes = affinity["nodeAffinity"] = {**(affinity.get("nodeAffinity") or {})}
+    required = of_nodes.get(_REQUIRED) or {}
+    # Terms are alternatives: each of them has to keep away.
+    terms = required.get("nodeSelectorTerms") or [{}]
+    of_nodes[_REQUIRED] = {
+        "nodeSelectorTerms": [
+            {**term, "matchExpressions": [*(term.get("matchExpressions") or []), *rules]}
+            for term in terms
+        ]
+    }
 
 
 def _tolerations() -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ from tpujob_agent.protocol import Budget, Cause, Event, EventKind
 from tpujob_operator.api import reasons
 from tpujob_operator.api.conditions import ConditionType
 from tpujob_operator.core.manifests.shape import changed_fields
-from tpujob_operator.core.memory import Memory
 from tpujob_operator.core.observations import Fact, FactKind
 from tpujob_operator.core.plan import Delete, Note
 from tpujob_operator.core.policies.completion import failed
@@ -76,7 +75,7 @@ def restart_changed_attempt(situation: Situation) -> Outcome:
         actions=(Delete(jobset.ref, "the spec has changed"),),
         facts=(fact(situation, FactKind.ATTEMPT_LEFT),),
         notes=(Note(reasons.SPEC_CHANGED, message),),
-        memory=Memory(committed_at_attempt=situation.history.progress.committed_step),
+        memory=situation.memory.of_next_attempt(situation.history.progress.committed_step),
         attempt=situation.attempt + 1,
     )
 

@@ -7,9 +7,12 @@ the same Job are) and holds up the next attempt.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping
 
 from tpujob_operator.api import reasons
+from tpujob_operator.core import suspects
+from tpujob_operator.core.memory import Memory
 from tpujob_operator.core.nodes import Pulse
 from tpujob_operator.core.plan import Delete, Note
 from tpujob_operator.core.situation import Outcome, Situation
@@ -34,6 +37,7 @@ def clear_dead_pods(situation: Situation) -> Outcome:
     )
     return Outcome(
         actions=deletions,
+        memory=_noted(situation, {gone.ref.uid for gone in deletions}),
         notes=tuple(
             Note(reasons.NODE_GONE, f"Pod {gone.ref.name}: {gone.why}.", "Warning")
             for gone in deletions
@@ -51,6 +55,28 @@ def deletions_of_dead(
         for pod in overdue_pods(pods, now_ms)
         if (proof := _proof(pod, pulses.get(pod.node), limit_ms, now_ms))
     )
+
+
+def _noted(situation: Situation, uids: Collection[str]) -> Memory | None:
+    """Remember the nodes of these pods, so that the job's next attempt avoids them.
+
+    A deleted node is no bad place: its pool gets another one for it.
+    """
+    snapshot, now_ms = situation.snapshot, situation.now_ms
+    dead = [
+        suspects.dead(
+            pod.node,
+            snapshot.nodes[pod.node].pool if pod.node in snapshot.nodes else "",
+            snapshot.pulses[pod.node].proof_of_death(snapshot.cluster.node_loss_ms, now_ms),
+            now_ms,
+        )
+        for pod in snapshot.pods
+        if pod.uid in uids and pod.is_worker and snapshot.pulses[pod.node].exists
+    ]
+    if not dead:
+        return None
+    known = situation.memory.dead_nodes
+    return dataclasses.replace(situation.memory, dead_nodes=suspects.merged(known, dead))
 
 
 def _proof(pod: PodView, pulse: Pulse | None, limit_ms: int, now_ms: int) -> str:

@@ -6,7 +6,9 @@ from tpujob_operator.core.manifests import build
 from tpujob_operator.core.observations import FactKind
 from tpujob_operator.core.plan import Action, Apply, Delete, Note
 from tpujob_operator.core.policies.attempts import budgets_used
+from tpujob_operator.core.policies.placement import suspects_of
 from tpujob_operator.core.situation import NOTHING, Outcome, Situation, Verdict, fact
+from tpujob_operator.core.suspects import Avoided
 
 #: Seconds between two looks for a JobSet installation.
 JOBSET_RETRY_S = 5.0
@@ -78,6 +80,7 @@ def _manifests(situation: Situation) -> list[dict[str, object]]:
         attempt=situation.attempt,
         options=situation.snapshot.options,
         budgets_used=budgets_used(situation),
+        avoided=Avoided.of(suspects_of(situation)),
     )
 
 
