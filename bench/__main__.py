@@ -17,6 +17,7 @@ _BENCHES: dict[str, Callable[[argparse.Namespace], object]] = {
     "recovery": lambda args: recovery.run(args.repeat),
     "input": lambda args: _late("input_wait").run_input(args.repeat),
     "telemetry": lambda args: _late("input_wait").run_telemetry(args.repeat),
+    "stragglers": lambda args: _late("stragglers").main(20 * args.repeat, 1000.0),
     "step": lambda args: _late("step").run(args.repeat, args.nanodo),
 }
 
