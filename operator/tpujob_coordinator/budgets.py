@@ -11,7 +11,12 @@ NO_LIMIT = -1
 _FIRST_BACKOFF_MS = 1_000
 _LAST_BACKOFF_MS = 60_000
 #: Restarts in a row, without a commit between them, that need not wait.
-_IMMEDIATE = {Budget.USER_ERROR: 1, Budget.PROCESS: 3, Budget.INFRASTRUCTURE: 3}
+_IMMEDIATE = {
+    Budget.USER_ERROR: 1,
+    Budget.PROCESS: 3,
+    Budget.INFRASTRUCTURE: 3,
+    Budget.STRAGGLER: 3,
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,6 +58,10 @@ class Budgets:
     def committed(self) -> Budgets:
         """The budgets after a newly committed step."""
         return dataclasses.replace(self, without_commit=0, in_a_row=0, latest=None)
+
+    def allows(self, cause: Cause) -> bool:
+        """Whether one more loss of this cause would leave the job running."""
+        return not self.charge(cause)[1].spent
 
     def _is_over(self, budget: Budget, used: int) -> bool:
         limit = self.limits.get(budget.value, NO_LIMIT)

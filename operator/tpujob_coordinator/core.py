@@ -18,6 +18,7 @@ from tpujob_agent.protocol import (
     Hello,
     Leaving,
     Message,
+    Pong,
     ProcessState,
     Refused,
     Report,
@@ -70,6 +71,8 @@ class Core(Generations):
             self._report(member, message, now_ms)
         elif isinstance(message, Leaving):
             self._leaving(member, message, now_ms)
+        elif isinstance(message, Pong) and self.health:
+            self.health.pong(member, message, now_ms)
         return self._outbox.take()
 
     def notice(self, notices: Iterable[Notice], now_ms: int) -> list[Send]:
@@ -107,6 +110,7 @@ class Core(Generations):
             self._lose(member, reason, onset_ms, now_ms)
         self._save_if_due(now_ms)
         self._grow_if_due(now_ms)
+        self._look_after(now_ms)
         return self._outbox.take() + self.settle(now_ms)
 
     def finish(self) -> list[Send]:
@@ -218,6 +222,8 @@ class Core(Generations):
         member.is_unsure = False
         if self.progress:
             self.progress.take(member, report, now_ms)
+        if self.health:
+            self.health.take(member, report, now_ms)
         if report.state is ProcessState.RUNNING or is_success(report):
             self._hear(member, report, now_ms)
         elif self.farewell and report.exit_code == ExitCode.PREEMPTED:

@@ -23,9 +23,10 @@ class Ending:
     is_planned: bool = False  # nobody's fault: the world has left to be formed larger
 
     def add(self, end: End) -> None:
-        """One more member has ended; a leaving or hung member's process is alive still."""
+        """One more member has ended; a leaving, hung or slow one's process is alive still."""
         self.ends.append(end)
-        if end.cause is not Cause.HANG and end.cause not in TAKEN_AWAY:
+        alive = (Cause.HANG, Cause.STRAGGLER)
+        if end.cause not in alive and end.cause not in TAKEN_AWAY:
             self.waiting.discard(end.place)
 
     def culprit(self) -> End:
@@ -48,6 +49,7 @@ class Ending:
             "detectedAtMs": self.detected_at_ms,
             "step": step,
             "message": end.message,
+            "isGivenUp": end.is_given_up,
         }
 
 
@@ -56,10 +58,13 @@ def is_success(report: Report) -> bool:
     return report.state is ProcessState.EXITED and report.exit_code == ExitCode.DONE
 
 
-def end_of_member(member: Member, cause: Cause, message: str, at_ms: int) -> End:
+def end_of_member(
+    member: Member, cause: Cause, message: str, at_ms: int, *, is_given_up: bool = False
+) -> End:
     """A member's end that is certain: it is gone, or going."""
     hello = member.hello
-    return End(member.place, at_ms, cause, Rank.CERTAIN, message, hello.node, hello.pod)
+    end = End(member.place, at_ms, cause, Rank.CERTAIN, message, hello.node, hello.pod)
+    return dataclasses.replace(end, is_given_up=is_given_up)
 
 
 def end_of_trainer(member: Member, report: Report, now_ms: int) -> End:

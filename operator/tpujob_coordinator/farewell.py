@@ -28,18 +28,25 @@ _REASON = "its pod is being deleted or preempted (SIGTERM)"
 
 @dataclasses.dataclass(slots=True)
 class Farewell:
-    """A save after which everybody exits; without a leaver a larger world follows."""
+    """A save after which everybody exits; without a reason a larger world follows."""
 
     save: Save  # for everybody
     deadline_ms: int | None = None
     leaver: Member | None = None  # the first that has to go
+    verdict: End | None = None  # on a member that shall go
     gone: dict[Place, int] = dataclasses.field(default_factory=dict)  # saved, and left when
 
     def end(self, now_ms: int) -> End | None:
         """Whose leaving ends the generation: when the first has saved and left, or now."""
-        if self.leaver is None:
-            return None
-        return end_of_leaver(self.leaver, min(self.gone.values(), default=now_ms))
+        at_ms = min(self.gone.values(), default=now_ms)
+        if self.leaver:
+            return end_of_leaver(self.leaver, at_ms)
+        return dataclasses.replace(self.verdict, at_ms=at_ms) if self.verdict else None
+
+    @property
+    def is_for_growth(self) -> bool:
+        """Whether nobody has to go."""
+        return self.leaver is None and self.verdict is None
 
     def is_over(self, places: Iterable[Place], now_ms: int) -> bool:
         """Whether all have left, or none is waited for any more."""

@@ -19,12 +19,14 @@ from tpujob_coordinator.ending import Ending
 from tpujob_coordinator.farewell import Farewell
 from tpujob_coordinator.fence import Unseen
 from tpujob_coordinator.hangs import Inquiry
+from tpujob_coordinator.health import Health
 from tpujob_coordinator.membership import Member, Place, World
 from tpujob_coordinator.messages import gave_up
 from tpujob_coordinator.notices import Notices
 from tpujob_coordinator.outbox import Outbox
 from tpujob_coordinator.pacing import Pacing
 from tpujob_coordinator.progress import Progress
+from tpujob_coordinator.remedies import Remedies
 from tpujob_coordinator.roster import Roster
 from tpujob_coordinator.stages import Stage
 from tpujob_coordinator.timeline import LossSeries, Timeline
@@ -45,6 +47,8 @@ class Generations:
         self.stage = Stage.ADOPTING
         self.world: World | None = None
         self.progress: Progress | None = None
+        self.health: Health | None = None
+        self.remedies = Remedies(config)
         self.ending: Ending | None = None
         self.inquiry: Inquiry | None = None  # into a world that hangs
         self.farewell: Farewell | None = None  # to a member that has to go, or to a small world
@@ -71,7 +75,8 @@ class Generations:
         number = self.newest_generation + 1
         missing_ms = now_ms - self._missing_since_ms
         least = elasticity.least_slices(self.config, self.last_size, missing_ms)
-        world = membership.form_world(self.config, self.members, number, self.world, least)
+        usable = self.remedies.usable(self.members, now_ms)
+        world = membership.form_world(self.config, usable, number, self.world, least)
         if not world or self._unseen.may_train(self.world, now_ms):
             return
         self._append(now_ms, EventKind.MEMBERS_COMPLETE, {"hosts": len(world.places)})
@@ -89,6 +94,7 @@ class Generations:
         self.world, self.newest_generation = world, world.generation
         self.last_size = len(world.slices)
         progress = self.progress = Progress(world)
+        self.health = Health(self.config, world)
         self.stage = Stage.RUNNING
         data = {"wantedSlices": self.config.slices, "adopted": adopted}
         self._append(now_ms, EventKind.GENERATION_STARTED, world.identity | data)
@@ -111,6 +117,7 @@ class Generations:
             if member.report:
                 progress.take(member, member.report, now_ms)
         progress.adopted()
+        self.remedies.rest(now_ms)
         self.last_size = finding.hosts // self.config.hosts_per_slice  # remains may be fewer
         if finding.found is Found.REMAINS:
             self._lost(adoption.unseen_end(self.members, finding.generation, now_ms), now_ms)
@@ -136,7 +143,8 @@ class Generations:
         world, progress = self.world, self.progress
         if self._is_busy() or not world or not progress or now_ms < self._grow_at_ms:
             return
-        size = elasticity.size_to_grow_to(self.config, world, self.members)
+        usable = self.remedies.usable(self.members, now_ms)
+        size = elasticity.size_to_grow_to(self.config, world, usable)
         if size <= len(world.slices):
             return
         self.farewell = elasticity.begin(world, progress, self.members, now_ms)
@@ -159,6 +167,29 @@ class Generations:
         self._append(now_ms, EventKind.GENERATION_LEFT, data)
         self._stop_all(world)
 
+    # ---- stragglers
+
+    def _look_after(self, now_ms: int) -> None:
+        """Tell what is known about the world's health, and act on it if that is the policy."""
+        world, progress, health = self.world, self.progress, self.health
+        if self.stage is not Stage.RUNNING or not world or not progress or not health:
+            return
+        health.ping_if_due(self.members, self._outbox, now_ms)
+        for data in health.news(self.members, progress.step, now_ms):
+            self._append(now_ms, EventKind.FINDING, data)
+        if self.farewell or self.inquiry:
+            return
+        end = self.remedies.due(health, self.members, self.budgets, now_ms)
+        if end is None:
+            return
+        self.remedies.done(end, now_ms)
+        save = farewell.save_ahead(world, progress, self.members, now_ms, then_leave=True)
+        if save is None:
+            self._lost(end, now_ms)
+            return
+        self.farewell = Farewell(save, verdict=end)
+        self._outbox.tell(self.members, world.places, save)
+
     # ---- the end of a generation
 
     def _end_if_due(self, now_ms: int) -> None:
@@ -177,7 +208,8 @@ class Generations:
         if self.stage is Stage.RUNNING and self.world:
             self._tell_progress(now_ms, is_last=True)
             self.stage = Stage.ENDING
-            is_leaving = self.farewell and self.farewell.leaver  # waiting is no detection
+            # Waiting for a save is no detection.
+            is_leaving = self.farewell and not self.farewell.is_for_growth
             detected_ms = end.at_ms if is_leaving else now_ms
             self.ending = Ending(end.message, detected_ms, set(self.world.places))
             self._stop_all(self.world)
@@ -213,6 +245,7 @@ class Generations:
             self._tell_loss(now_ms)
         self._append(now_ms, EventKind.GENERATION_STOPPED, {"generation": world.generation})
         self.ending, self.progress, self.inquiry, self.farewell = None, None, None, None
+        self.health = None
         self.stage, self._missing_since_ms = Stage.FORMING, ending.detected_at_ms
         if not ending.is_planned:
             self._charge(ending.culprit(), now_ms)
@@ -261,6 +294,8 @@ class Generations:
 
     def _append(self, now_ms: int, kind: EventKind, data: dict[str, Any] | None = None) -> None:
         event = self.timeline.append(now_ms, kind, data or {})
+        if kind is EventKind.PROGRESS and self.health:
+            self.health.shares.see(event.data)
         planned = self.pacing.see(event)
         if planned and self.world:
             self.timeline.append(now_ms, EventKind.INTERVAL, planned)

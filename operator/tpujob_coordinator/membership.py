@@ -16,6 +16,7 @@ from tpujob_agent.protocol import (
     Report,
     Run,
 )
+from tpujob_coordinator.clocks import RoundTrips
 
 
 class Place(NamedTuple):
@@ -38,6 +39,7 @@ class Member:
     is_unsure: bool = False  # an order may have been lost with its connection
     ordered_at_ms: int = 0  # when the last Run was sent
     clock_offset_ms: int | None = None  # ours minus theirs, one-way delay included
+    clock: RoundTrips = dataclasses.field(default_factory=RoundTrips)  # knows it better
     notice: Notice | None = None  # its node is going to be taken away
 
     @property
@@ -74,7 +76,10 @@ class Member:
 
     def to_our_clock(self, at_ms: int, now_ms: int) -> int:
         """A time of the member's clock on ours, never in the future."""
-        return min(now_ms, at_ms + (self.clock_offset_ms or 0))
+        offset_ms = self.clock.offset_ms
+        if offset_ms is None:
+            offset_ms = self.clock_offset_ms or 0
+        return min(now_ms, at_ms + round(offset_ms))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,12 +30,25 @@ class CoreCollector(Collector):
         }
         for name, (help_text, value) in gauges.items():
             yield self._gauge(name, help_text, value)
+        yield self._slowdown()
         yield self._stage()
         yield self._restarts()
 
     def _gauge(self, name: str, help_text: str, value: float) -> Metric:
         family = GaugeMetricFamily(f"tpujob_coordinator_{name}", help_text, labels=_LABELS)
         family.add_metric(self._job(), value)
+        return family
+
+    def _slowdown(self) -> Metric:
+        family = GaugeMetricFamily(
+            "tpujob_host_slowdown_ratio",
+            "How many times as long a step takes for this host, by the signal it shows in.",
+            labels=[*_LABELS, "host", "signal"],
+        )
+        verdicts = self._core.health.watch.verdicts if self._core.health else {}
+        for signal, judged in verdicts.items():
+            for place, ratio in judged.ratios.items():
+                family.add_metric([*self._job(), f"{place.slice}-{place.host}", signal], ratio)
         return family
 
     def _stage(self) -> Metric:

@@ -58,7 +58,7 @@ class HostStep:
 class Straggler:
     """A host that holds up the others."""
 
-    signal: str  # what it shows in: arrival, pauses (arrival, now and then), device, network
+    signal: str  # what it shows in: one of SIGNALS
     cause: str  # input, gc, save, host, device, network
     ratio: float  # a step takes so many times as long for it
 
@@ -111,10 +111,10 @@ class Stragglers(Generic[K]):
         """Those who hold up the others now, by the signal in which it shows most."""
         found: dict[K, Straggler] = {}
         spared = self._held_up_by_network()
-        raised = {signal: verdicts.raised for signal, verdicts in self.verdicts.items()}
-        for signal, hosts in {**raised, "pauses": self._pauses.raised}.items():
+        raised = [(signal, verdicts.raised) for signal, verdicts in self.verdicts.items()]
+        for signal, hosts in [*raised, ("arrival", self._pauses.raised)]:
             for host, ratio in hosts.items():
-                is_late = signal not in _OWN_CAUSES
+                is_late = signal == "arrival"
                 if is_late and host in spared:
                     continue
                 cause = self._cause(host) if is_late else signal
@@ -188,8 +188,6 @@ class Stragglers(Generic[K]):
 
 
 SIGNALS = ("arrival", "device", "network")
-#: Signals that are causes themselves; a late arrival may have several.
-_OWN_CAUSES = ("device", "network")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ class End:
     pod: str = ""
     exit_code: int | None = None
     signal: int | None = None
+    is_given_up: bool = False  # its pod is to be replaced, though it lives
 
 
 _OWN_CODES = {

@@ -103,6 +103,8 @@ def test_probes_are_counted(path: Path) -> None:
     writer.probe(0.5)
     writer.probe(0.0025)
     assert (reader.read().probes, reader.read().probe_us) == (2, 2500)
+    writer.recompiled()
+    assert reader.read().recompiles == 1
 
 
 def test_a_writer_killed_half_way_does_not_stop_the_reader(path: Path) -> None:

@@ -86,6 +86,9 @@ class SimAgent:
                 self.is_dying = True
         elif isinstance(message, protocol.Finish):
             self.finished = True
+        elif isinstance(message, protocol.Ping):
+            self.outbox.append(protocol.Pong(message.sent_at_ms, now_ms))
+            return
         self.tell(now_ms)
 
     def _start_if_free(self, now_ms: int) -> None:

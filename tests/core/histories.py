@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tpujob_agent.protocol import Event, EventKind, Phase
+from tpujob_agent.protocol import Event, EventKind, Finding, Phase
 from tpujob_operator.core.observations import Fact, FactKind, Observation
 
 CREATED_MS = 1_000_000
@@ -100,6 +100,11 @@ def _anything(draw: st.DrawFn, at_ms: int) -> Observation:
         "leftAtMs": at_ms + draw(_MS),
         "untilAtMs": at_ms + draw(_MS),
         "cause": "process",
+        "finding": draw(st.sampled_from([*Finding, "of a newer coordinator"])),
+        "isOpen": draw(st.booleans()),
+        "node": "n",
+        "signal": "arrival",
+        "ratio": draw(st.floats(1, 9)),
         "message": "m",
         "budget": "process",
         "intervalMs": draw(st.integers(1, 10**7)),

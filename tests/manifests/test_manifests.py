@@ -163,7 +163,9 @@ def test_coordinator_is_told_what_it_needs(example: MakeJob, options: ManifestOp
     told = CoordinatorConfig.from_json(environment_of(container)[Env.COORDINATOR_CONFIG])
     assert (told.namespace, told.job, told.attempt) == ("research", "demo", 3)
     assert (told.slices, told.hosts_per_slice, told.spares) == (2, 2, 0)
-    assert told.budgets == {"userError": 1, "process": 20, "infrastructure": -1, "noProgress": 5}
+    others = {"process": 20, "infrastructure": -1, "straggler": 3, "noProgress": 5}
+    assert told.budgets == {"userError": 1, **others}
+    assert (told.straggler_ratio, told.straggler_action) == (1.1, "Report")
     assert told.budgets_used == {"process": 4}
     assert told.chips == 2 * 8
 

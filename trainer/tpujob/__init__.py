@@ -22,6 +22,7 @@ __all__ = [
     "model_flops",
     "phase",
     "probe",
+    "recompiled",
     "restored",
     "save_blocked",
     "save_interval_s",
@@ -103,6 +104,12 @@ def step(
     if writer := _client.writer():
         times = None if arrived_at is None else (arrived_at, wait_s)
         writer.step(step, loss, tokens, input_wait_s, times)
+
+
+def recompiled() -> None:
+    """A program that was compiled before had to be compiled again, as for another shape."""
+    if writer := _client.writer():
+        writer.recompiled()
 
 
 def probe(seconds: float) -> None:

@@ -41,6 +41,7 @@ _LISTENS_OFFSET = 40
 _SAVE_EVERY_OFFSET = 48
 _FLOPS_OFFSET = 56
 _PHASE_OFFSET = 64
+_RECOMPILES_OFFSET = 112
 _LOOP_OFFSET = 128
 _SAVE_OFFSET = 256
 _PROBE_OFFSET = 320
@@ -68,6 +69,7 @@ class Snapshot:
     first_step_at_ms: int = 0
     tokens: int = 0
     flops_per_token: int = 0  # of the model; 0: not told
+    recompiles: int = 0
     input_wait_ms: int = 0
     losses_written: int = 0
     samples_written: int = 0
@@ -130,6 +132,7 @@ class RecordReader:
             first_step=loop[2],
             first_step_at_ms=loop[3],
             tokens=loop[4],
+            recompiles=_INTEGER.unpack_from(self._memory, _RECOMPILES_OFFSET)[0],
             flops_per_token=_INTEGER.unpack_from(self._memory, _FLOPS_OFFSET)[0],
             input_wait_ms=loop[5] // _NS_PER_MS,
             losses_written=loop[6],
@@ -199,7 +202,7 @@ class RecordWriter:
         self._tokens, self._input_wait_ns, self._losses = 0, 0, 0
         self._committed_step, self._committed_at_ms, self._blocked_ns = 0, 0, 0
         self._commit_cost_ms = (-1, -1)
-        self._samples, self._probes = 0, 0
+        self._samples, self._probes, self._recompiles = 0, 0, 0
         self._gc_begun, self._gc_s, self._step_blocked_s = 0.0, 0.0, 0.0  # since the last step
         self._changes = 0
         self._listens = False
@@ -270,6 +273,12 @@ class RecordWriter:
             self._gc_begun = now
         else:
             self._gc_s += now - self._gc_begun
+
+    def recompiled(self) -> None:
+        """A program was compiled again."""
+        with self._lock:
+            self._recompiles += 1
+            _INTEGER.pack_into(self._memory, _RECOMPILES_OFFSET, self._recompiles)
 
     def probe(self, seconds: float) -> None:
         """A fixed piece of work on this host's own devices took this long."""

@@ -17,6 +17,9 @@ class Finding(Text):
 
     STRAGGLER = "straggler"  # one host holds up the others
     SLOWDOWN = "slowdown"  # steps take longer than they did, and no host is the cause
+    INPUT_BOUND = "inputBound"  # too much of the time is waiting for input
+    RECOMPILING = "recompiling"  # programs are compiled again and again
+    SAVE_BOUND = "saveBound"  # too much of the time is lost to saves
 
 
 class EventKind(Text):
@@ -42,16 +45,18 @@ class EventKind(Text):
     #   recoveryMs, isStorageBound
     INTERVAL = "interval"
     # LOSS: generation, cause, slice, host, node, pod, exitCode, signal, onsetAtMs (fault began),
-    #   detectedAtMs (Stop was sent; the event itself may wait for the culprit), step, message
+    #   detectedAtMs (Stop was sent; the event itself may wait for the culprit), step, message,
+    #   isGivenUp (the pod is to be replaced, though it lives)
     LOSS = "loss"
     GROWING = "growing"  # generation, slices, toSlices; all save at step and leave
     GENERATION_LEFT = "generationLeft"  # generation, leftAtMs, step; to grow: no loss
     GENERATION_STOPPED = "generationStopped"  # generation; the last old process is gone
     BACKOFF = "backoff"  # untilAtMs, cause
     DRAINING = "draining"  # slice, host, node, pod, graceMs
-    # FINDING: what was found out about the job's health, and when it is over: kind (see
+    # FINDING: what was found out about the job's health, and when it is over: finding (see
     #   ``Finding``), isOpen, generation, slice, host, node, pod (-1 and "": no single host),
-    #   signal, ratio (a step takes so many times as long for it), step, message
+    #   signal, cause, ratio (a step takes so many times as long for it), step, message.
+    #   All are over when the generation is.
     FINDING = "finding"
     FINISHED = "finished"  # step; every trainer exited 0
     GAVE_UP = "gaveUp"  # cause, budget, message; all stopped, the operator ends the job

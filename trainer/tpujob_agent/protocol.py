@@ -59,6 +59,8 @@ MEMBER_TIMEOUT_S = 5.0
 #: Where a second world could be formed beside one that nobody hears, agents that have no
 #: connection to a coordinator for this long stop their trainers; else training goes on.
 FENCE_S = 180
+#: A straggler's pod that is to be replaced but is not by then is taken again.
+REPLACED_WITHIN_S = 120
 #: An agent reports at once on change, and at least this often,
 #: in large worlds less often, see ``wire.report_interval_s``.
 REPORT_INTERVAL_S = 1.0
@@ -119,6 +121,15 @@ class Cause(Text):
     MAINTENANCE = "maintenance"  # the same, of a node whose maintenance was announced
     NODE = "node"  # the member fell silent, or its agent came back as another incarnation
     COORDINATOR = "coordinator"
+    STRAGGLER = "straggler"  # a host that holds up the others, where the policy is to act
+
+
+class StragglerAction(Text):
+    """What is done about a straggler; it is told in any case."""
+
+    REPORT = "Report"
+    RESTART = "Restart"  # all trainers, after a save
+    REPLACE = "Replace"  # and the straggler's slice is made anew
 
 
 class Budget(Text):
@@ -127,6 +138,7 @@ class Budget(Text):
     USER_ERROR = "userError"
     PROCESS = "process"
     INFRASTRUCTURE = "infrastructure"
+    STRAGGLER = "straggler"
     NO_PROGRESS = "noProgress"
 
 
@@ -139,6 +151,7 @@ BUDGET_OF_CAUSE: dict[Cause, Budget] = {
     Cause.MAINTENANCE: Budget.INFRASTRUCTURE,
     Cause.NODE: Budget.INFRASTRUCTURE,
     Cause.COORDINATOR: Budget.INFRASTRUCTURE,
+    Cause.STRAGGLER: Budget.STRAGGLER,
 }
 #: Hosts that were taken away: no sign that a job gets nowhere, however often it happens.
 TAKEN_AWAY = frozenset({Cause.PREEMPTION, Cause.MAINTENANCE})
@@ -165,6 +178,8 @@ class CoordinatorConfig:
     #: Of a world of the wanted size; the failure rate that is assumed at first follows from it.
     chips: int = 0
     plans_interval: bool = False  # whether checkpoint intervals are left to the coordinator
+    straggler_ratio: float = 1.1  # a host that makes steps take longer than so is one
+    straggler_action: str = StragglerAction.REPORT.value
 
     def to_json(self) -> str:
         """One line of JSON with sorted keys, so that equal configs are equal strings."""
@@ -260,6 +275,7 @@ class Report(Message):
     samples: list[Sample] = dataclasses.field(default_factory=list)
     probes: int = 0  # probes of its devices so far
     probe_us: int = 0  # the newest one took this long
+    recompiles: int = 0  # of programs that were compiled before
 
 
 @_message

@@ -192,6 +192,7 @@ class Trainer:
             obeys_saves=seen.obeys_saves,
             stacks=self.stalls.answer,
             samples=samples,
+            recompiles=seen.recompiles,
             probes=seen.probes,
             probe_us=seen.probe_us,
         )

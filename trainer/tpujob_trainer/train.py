@@ -80,6 +80,7 @@ def train(config: TrainerConfig, world: World) -> ExitCode:
 def _tell_recompile(world: World, program: str, shapes: str, seconds: float) -> None:
     event = {"program": program, "shapes": shapes, "seconds": round(seconds, 3)}
     telemetry.event(world, "recompile", **event)
+    tpujob.recompiled()
 
 
 def _mesh(config: TrainerConfig, world: World) -> Mesh:

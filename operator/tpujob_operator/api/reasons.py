@@ -24,6 +24,7 @@ HANG: Final = "Hang"
 CHECKPOINT_BAD: Final = "CheckpointBad"
 PREEMPTED: Final = "Preempted"
 MAINTENANCE: Final = "Maintenance"
+STRAGGLER: Final = "Straggler"  # and of Degraded, while one is known
 NODE_LOST: Final = "NodeLost"
 COORDINATOR_LOST: Final = "CoordinatorLost"
 RECOVERED: Final = "Recovered"
@@ -39,6 +40,12 @@ NOT_STALLED: Final = "NotStalled"
 
 # ---- Degraded
 COORDINATOR_UNREACHABLE: Final = "CoordinatorUnreachable"  # by the operator
+SLOWED_DOWN: Final = "SlowedDown"  # all hosts alike
+INPUT_BOUND: Final = "InputBound"
+SAVE_BOUND: Final = "SaveBound"
+BELOW_OBJECTIVE: Final = "GoodputBelowObjective"
+LOW_MFU: Final = "LowMFU"
+RECOMPILING: Final = "Recompiling"
 AS_WANTED: Final = "AsWanted"
 
 # ---- Suspended

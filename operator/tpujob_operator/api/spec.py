@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
+from tpujob_agent.protocol import StragglerAction
 from tpujob_operator.api.base import Model, immutable, rule, rules
 from tpujob_operator.api.podtemplate import (
     TEMPLATE_RULES,
@@ -137,6 +138,10 @@ class Budgets(Model):
     user_error: int = _budget(3, "Restarts after a program that ended with an error of its own.")
     process: int = _budget(20, "Restarts after a killed, crashed or hung trainer process.")
     infrastructure: int = _budget(-1, "Restarts after lost, drained or preempted hosts.")
+    straggler: int = _budget(
+        3,
+        "Restarts for hosts that hold up the others; when they are spent, those are told only.",
+    )
     no_progress: int = _budget(
         5, "Restarts in a row without a newly committed checkpoint, whatever the cause."
     )
@@ -177,6 +182,24 @@ class Hang(Model):
     )
 
 
+class Straggler(Model):
+    """What is done about a host that holds up the others; programs have to tell their times."""
+
+    ratio: float = Field(
+        default=1.1,
+        ge=1.05,
+        le=10,
+        description="A host is a straggler if it makes steps take so many times as long."
+        + _NEXT_ATTEMPT,
+    )
+    action: StragglerAction = Field(
+        default=StragglerAction.REPORT,
+        description="Report: a condition, an event and status.findings. Restart: all trainers too, "
+        "after a save. Replace: the straggler's slice is made anew as well. At most once in 10 "
+        "minutes, and never when all hosts are slow." + _NEXT_ATTEMPT,
+    )
+
+
 class Health(Model):
     """How the health of a job is judged."""
 
@@ -184,6 +207,11 @@ class Health(Model):
         default_factory=Hang,
         description="When a trainer counts as hung. Phases before and after training have limits "
         "of their own, from 5 minutes to an hour.",
+        json_schema_extra=_EMPTY,
+    )
+    straggler: Straggler = Field(
+        default_factory=Straggler,
+        description="What is done about a host that holds up the others.",
         json_schema_extra=_EMPTY,
     )
     progress_pattern: str | None = Field(

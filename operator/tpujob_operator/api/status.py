@@ -10,6 +10,7 @@ from pydantic import Field
 from tpujob_operator.api.base import Model, Timestamp
 
 MAX_INCIDENTS = 20
+MAX_FINDINGS = 10
 
 
 class State(enum.StrEnum):
@@ -120,8 +121,8 @@ class Incident(Model):
 
     at: Timestamp = Field(description="When the fault was noticed.")
     cause: str = Field(
-        description="process, userError, hang, checkpoint, preemption, maintenance, node or "
-        "coordinator."
+        description="process, userError, hang, checkpoint, preemption, maintenance, node, "
+        "coordinator or straggler."
     )
     rung: str | None = Field(default=None, description="Rung of the recovery ladder: R0 to R5.")
     slice: int | None = Field(default=None, description="Index of the slice.")
@@ -139,6 +140,24 @@ class Incident(Model):
     )
     lost_steps: int | None = Field(default=None, description="Steps that were repeated.")
     message: str | None = Field(default=None, description="What happened.")
+
+
+class FindingStatus(Model):
+    """Something about the job's health that holds at present."""
+
+    at: Timestamp = Field(description="When it was found out.")
+    kind: str = Field(description="straggler, slowdown, recompiling, inputBound, saveBound.")
+    slice: int | None = Field(default=None, description="Index of the slice, if it is one host.")
+    worker: int | None = Field(default=None, description="Index of the host within its slice.")
+    node: str | None = Field(default=None, description="Node of the host.")
+    signal: str | None = Field(
+        default=None,
+        description="What a straggler shows in: arrival, device or network.",
+    )
+    ratio: float | None = Field(
+        default=None, description="A step takes so many times as long for it."
+    )
+    message: str = Field(description="What was found out, and where to look.")
 
 
 class BudgetUse(Model):
@@ -200,6 +219,12 @@ class JobStatus(Model):
         default_factory=list,
         max_length=MAX_INCIDENTS,
         description=f"The newest {MAX_INCIDENTS} incidents, oldest first.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    findings: list[FindingStatus] | None = Field(
+        default=None,
+        max_length=MAX_FINDINGS,
+        description="What holds at present about the job's health, oldest first.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
     budgets: dict[str, BudgetUse] | None = Field(

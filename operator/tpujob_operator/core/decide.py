@@ -21,8 +21,10 @@ from tpujob_operator.core.policies.completion import (
 from tpujob_operator.core.policies.dead_nodes import clear_dead_pods
 from tpujob_operator.core.policies.deletion import leave_alone_while_deleting
 from tpujob_operator.core.policies.finished import clear_after_finished
+from tpujob_operator.core.policies.health import replace_stragglers, report_findings
 from tpujob_operator.core.policies.lost_pods import replace_broken_jobs
 from tpujob_operator.core.policies.notices import explain_lost_nodes, tell_coordinator
+from tpujob_operator.core.policies.objectives import report_goodput, report_mfu
 from tpujob_operator.core.policies.objects import (
     ensure_objects,
     report_admission,
@@ -70,12 +72,16 @@ POLICIES: tuple[Policy, ...] = (
     ensure_objects,
     report_admission,
     replace_broken_jobs,
+    replace_stragglers,
     note_bound_pods,
     report_pods_that_cannot_start,
     report_refusals,
     report_unschedulable,
     report_restart,
     report_training,
+    report_goodput,
+    report_mfu,
+    report_findings,
     report_missing_hosts,
     report_silent_coordinator,
     tell_coordinator,

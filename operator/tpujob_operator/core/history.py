@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tpujob_agent.protocol import Event, EventKind
+from tpujob_operator.core.findings import Findings
 from tpujob_operator.core.incidents import Incidents
 from tpujob_operator.core.ledger import Ledger
 from tpujob_operator.core.observations import Observation
@@ -80,6 +81,7 @@ class History:
     hosts: int = 0
     finished: bool = False
     interval: Interval = dataclasses.field(default_factory=Interval)
+    findings: Findings = dataclasses.field(default_factory=Findings)
     gave_up: str = ""  # the coordinator's message
     gave_up_cause: str = ""
 
@@ -97,6 +99,7 @@ class History:
         return dataclasses.replace(
             _noted(self, seen),
             ledger=ledger,
+            findings=self.findings.apply(seen),
             incidents=self.incidents.apply(seen),
             progress=_progressed(self, seen),
             recoveries=self.recoveries.apply(seen, self.ledger, ledger),
@@ -132,6 +135,7 @@ class History:
             "hosts": self.hosts,
             "finished": self.finished,
             "interval": dataclasses.asdict(self.interval),
+            "findings": self.findings.to_json(),
             "gaveUp": self.gave_up,
             "gaveUpCause": self.gave_up_cause,
         }
@@ -158,6 +162,7 @@ class History:
                 hosts=int(raw["hosts"]),
                 finished=bool(raw["finished"]),
                 interval=Interval(**raw.get("interval", {})),  # not in older states
+                findings=Findings.from_json(raw.get("findings", [])),
                 gave_up=str(raw["gaveUp"]),
                 gave_up_cause=str(raw["gaveUpCause"]),
             )

@@ -179,7 +179,7 @@ def _incident(seen: Observation) -> Incident:
     return Incident(
         at_ms=onset_ms,
         cause=cause,
-        rung=_rung(seen.kind, cause),
+        rung=_rung(seen, cause),
         slice=int(data.get("slice", -1)),
         worker=int(data.get("host", -1)),
         node=str(data.get("node", "")),
@@ -192,11 +192,12 @@ def _incident(seen: Observation) -> Incident:
     )
 
 
-def _rung(kind: EventKind | FactKind, cause: Cause) -> Rung:
-    if kind is FactKind.ATTEMPT_FAILED:
+def _rung(seen: Observation, cause: Cause) -> Rung:
+    if seen.kind is FactKind.ATTEMPT_FAILED:
         return Rung.ATTEMPT
     # What left is gone with its pod until it is seen again.
-    return Rung.POD if cause is Cause.NODE or cause in TAKEN_AWAY else Rung.PROCESS
+    is_gone = cause is Cause.NODE or cause in TAKEN_AWAY or seen.data.get("isGivenUp")
+    return Rung.POD if is_gone else Rung.PROCESS
 
 
 def _rejoined(incident: Incident, data: Mapping[str, Any]) -> Incident:

@@ -46,6 +46,7 @@ class Memory:
     next_attempt_ms: int = 0
     dead_nodes: tuple[Suspect, ...] = ()  # on which pods were deleted by force
     forgiven_ms: int = 0  # incidents before make no node suspect
+    low_mfu_since_ms: int = 0  # 0: it is not low
 
     def replaced(self, name: str, now_ms: int) -> Memory:
         """The memory after the Job called ``name`` was deleted for a lost pod."""
@@ -71,6 +72,7 @@ class Memory:
             "nextAttemptMs": self.next_attempt_ms,
             "deadNodes": suspects.to_json(self.dead_nodes),
             "forgivenMs": self.forgiven_ms,
+            "lowMfuSinceMs": self.low_mfu_since_ms,
         }
 
     @classmethod
@@ -86,4 +88,5 @@ class Memory:
             next_attempt_ms=int(raw.get("nextAttemptMs", 0)),
             dead_nodes=suspects.from_json(raw.get("deadNodes", ())),
             forgiven_ms=int(raw.get("forgivenMs", 0)),
+            low_mfu_since_ms=int(raw.get("lowMfuSinceMs", 0)),
         )

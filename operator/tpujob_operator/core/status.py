@@ -20,6 +20,7 @@ from tpujob_operator.core.situation import Situation, Verdict
 from tpujob_operator.core.statusviews import (
     budgets_view,
     checkpoint_view,
+    findings_view,
     goodput_view,
     incidents_view,
     nodes_view,
@@ -106,6 +107,7 @@ def _status(situation: Situation, old: JobStatus, conditions: tuple[Condition, .
         goodput=old.goodput if is_same else goodput_view(history, now_ms),
         cost=old.cost if is_same or not job else cost_view(history, now_ms, job, prices),
         incidents=incidents_view(history),
+        findings=findings_view(history),
         budgets=budgets_view(history, job),
         nodes=nodes_view(suspects_of(situation)),
         restarts=history.incidents.restarts,

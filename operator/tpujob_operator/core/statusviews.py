@@ -11,6 +11,7 @@ from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.api.status import (
     BudgetUse,
     CheckpointStatus,
+    FindingStatus,
     Goodput,
     Incident,
     Nodes,
@@ -61,7 +62,7 @@ def progress_view(history: History, job: TPUTrainingJob | None) -> Progress | No
         percent=round(100 * progress.step / steps, 1) if steps else None,
         eta_seconds=None if rest is None else round(rest * progress.step_ms / 1000),
         tokens_per_second=_tokens_per_second(progress),
-        mfu=_mfu(history, job),
+        mfu=mfu_view(history, job),
         last_loss=progress.loss,
     )
 
@@ -72,7 +73,7 @@ def _tokens_per_second(told: ToldProgress) -> float | None:
     return round(1000 * told.step_tokens / told.step_ms, 1)
 
 
-def _mfu(history: History, job: TPUTrainingJob | None) -> float | None:
+def mfu_view(history: History, job: TPUTrainingJob | None) -> float | None:
     """Model FLOPs by the peak of the chips that train; spares are not counted."""
     told = history.progress
     tokens_per_second = _tokens_per_second(told)
@@ -93,6 +94,23 @@ def total_steps(job: TPUTrainingJob | None) -> int | None:
 def incidents_view(history: History) -> list[Incident]:
     """The newest incidents, oldest first."""
     return [_incident(item, history.progress.step_ms) for item in history.incidents.newest]
+
+
+def findings_view(history: History) -> list[FindingStatus] | None:
+    """What holds at present about the job's health."""
+    return [
+        FindingStatus(
+            at=rfc3339(found.at_ms),
+            kind=found.kind.value,
+            slice=found.slice if found.slice >= 0 else None,
+            worker=found.host if found.host >= 0 else None,
+            node=found.node or None,
+            signal=found.signal or None,
+            ratio=found.ratio or None,
+            message=found.message,
+        )
+        for found in history.findings.open
+    ] or None
 
 
 def budgets_view(history: History, job: TPUTrainingJob | None) -> dict[str, BudgetUse] | None:

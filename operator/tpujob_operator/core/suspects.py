@@ -10,7 +10,7 @@ from tpujob_agent.protocol import Cause
 from tpujob_operator.core.incidents import Incident
 
 #: Incidents of which a node may be the reason.
-_BLAMED = frozenset({Cause.NODE, Cause.HANG, Cause.PROCESS})
+_BLAMED = frozenset({Cause.NODE, Cause.HANG, Cause.PROCESS, Cause.STRAGGLER})
 #: So many of them, independent of each other and within this time, make a node suspect.
 _STRIKES = 2
 DAY_MS = 86_400_000

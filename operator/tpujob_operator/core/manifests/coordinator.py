@@ -60,6 +60,8 @@ def config(job: TPUTrainingJob, attempt: int, budgets_used: Mapping[str, int]) -
         replacement_timeout_ms=elastic.replacement_timeout_seconds * 1000 if elastic else 0,
         chips=job.spec.slices * job.shape.chips,
         plans_interval=plans_interval(job),
+        straggler_ratio=job.spec.health.straggler.ratio,
+        straggler_action=job.spec.health.straggler.action.value,
     )
 
 

@@ -21,6 +21,7 @@ REASON_OF_CAUSE = {
     Cause.MAINTENANCE: reasons.MAINTENANCE,
     Cause.NODE: reasons.NODE_LOST,
     Cause.COORDINATOR: reasons.COORDINATOR_LOST,
+    Cause.STRAGGLER: reasons.STRAGGLER,
 }
 
 
