@@ -134,6 +134,13 @@ PROJECTS: tuple[Project, ...] = (
     ),
     Project("pause", "v1", {"pause": "tpujob.dev/localcluster/pause"}),
     Project("helm", "v4.3.1", {"helm": "helm.sh/helm/v4/cmd/helm"}),
+    # No part of a cluster: what the trainer's tests take for buckets.
+    Project(
+        "fake-gcs-server",
+        "v1.56.1",
+        {"fake-gcs-server": "github.com/fsouza/fake-gcs-server"},
+    ),
+    Project("gofakes3", "v1.2.0", {"gofakes3": "github.com/johannesboyne/gofakes3/cmd/gofakes3"}),
 )
 
 CONTROL_PLANE = frozenset(

@@ -94,6 +94,8 @@ def test_all_faults_are_reported_at_once_with_their_paths() -> None:
         ({"checkpoint": {"directory": "c", "interval": "steps:0"}}, "nearest valid: steps:50"),
         ({"checkpoint": {"directory": "c", "interval": "seconds:-3"}}, "nearest valid: seconds:60"),
         ({"checkpoint": {"directory": "c", "keep": 0}}, "checkpoint.keep: 0 is below 1"),
+        ({"checkpoint": {"directory": "gcs://b/c"}}, "is no path, gs://bucket/path or s3://"),
+        ({"checkpoint": {"directory": "gs:///c"}}, "is no path, gs://bucket/path or s3://"),
         ({"data": {"buckets": "32,soon"}}, "'32,soon' is no list of lengths"),
         ({"data": {"buckets": "32,64"}}, "not sequenceLength 128 (nearest valid: 32,64,128)"),
         ({"data": {"buckets": "48,128"}}, "48 does not divide sequenceLength 128 (nearest valid: "),

@@ -32,15 +32,14 @@ from tpujob_trainer.schedule import Due
 class Rig:
     """A saver of one process on a few devices, and a state for every step."""
 
-    def __init__(self, directory: Path, devices: int = 2) -> None:
+    def __init__(self, directory: Path, devices: int = 2, checkpoints: str = "") -> None:
         self.directory = directory
-        self.config = self._config()
+        self.config = self._config(checkpoints or str(self.checkpoints))
         sizes = sharding.axis_sizes(self.config.mesh, devices=devices, slices=1)
         self.mesh = topology.make_mesh(sizes, jax.devices()[:devices])
         self.programs = Programs(self.config, self.mesh, str(directory / "programs"))
 
-    def _config(self) -> TrainerConfig:
-        directory = str(self.directory / "checkpoints")
+    def _config(self, directory: str) -> TrainerConfig:
         return configs.load(small_config(checkpoint={"directory": directory}))
 
     @property

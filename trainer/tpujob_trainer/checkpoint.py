@@ -2,7 +2,8 @@
 
 Layout: ``<directory>/<step>/`` is a committed step; ``<step>.quarantined-…`` one that
 failed its checks (renamed, never deleted); ``<step>.superseded-…`` one above the step
-ceiling of a restart; ``<step>.discarded-…`` one on its way out.
+ceiling of a restart; ``<step>.discarded-…`` one on its way out. In a bucket a step is
+committed when it has Orbax's mark in it, for nothing there is renamed in one move.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from orbax.checkpoint import v1 as ocp
 from orbax.checkpoint.experimental.v1._src.saving import execution
 
 from tpujob_trainer import digest as digests
+from tpujob_trainer import storage
 from tpujob_trainer.distributed import World, agree, told_by_leader
 from tpujob_trainer.telemetry import say
 
@@ -65,6 +67,8 @@ class Checkpoints:
         digest: Callable[[Any], jax.Array],
     ) -> None:
         self._directory = epath.Path(directory)
+        #: Whether its service may be away for a while, as no disk is.
+        self.is_in_bucket = storage.is_in_bucket(directory)
         self._keep = keep
         self._world = world
         self._abstract = abstract
@@ -75,9 +79,14 @@ class Checkpoints:
         """Steps at most ``ceiling`` that there are to restore, the same on every process.
 
         Raises:
-            CheckpointUnusableError: processes have different directories.
+            CheckpointUnusableError: processes have different directories, or it cannot be read.
         """
-        seen = self._prepare(ceiling) | {"directory": str(self._directory)}
+        try:
+            seen = self._prepare(ceiling) | {"directory": str(self._directory)}
+        except ValueError as error:  # TensorStore's, about a bucket
+            raise CheckpointUnusableError(
+                f"checkpoint directory {self._directory} cannot be read: {_brief(error)}"
+            ) from error
         told = told_by_leader(self._world, "steps", seen)
         if told["directory"] != str(self._directory):
             raise CheckpointUnusableError(
@@ -104,7 +113,8 @@ class Checkpoints:
             if not number.isdecimal():
                 continue
             quarantined += rest.startswith("quarantined")
-            if rest.startswith("discarded") or "orbax-checkpoint-tmp" in rest:
+            is_torn = "orbax-checkpoint-tmp" in rest or (not rest and not self._is_whole(path))
+            if rest.startswith("discarded") or is_torn:
                 path.rmtree(missing_ok=True)
             elif not rest and ceiling is not None and int(number) > ceiling:
                 self._rename(int(number), "superseded")
@@ -116,11 +126,26 @@ class Checkpoints:
         """The state at ``step`` if every process finds it good; else it is put aside.
 
         Raises:
-            CheckpointUnusableError: it belongs to a model of other sizes.
+            CheckpointUnusableError: it belongs to a model of other sizes, or a bucket's service
+                does not answer.
         """
         started = time.perf_counter()
+        loaded, faults = self._try(step, "")
+        if faults and self.is_in_bucket:
+            # What is damaged stays so. What could not be read may be there when asked again.
+            self._require_answer(step, faults)
+            loaded, faults = self._try(step, "/again")
+        if loaded is not None and not faults:
+            seconds = time.perf_counter() - started
+            say(self._world, f"restored step {step} from {self._directory} in {seconds:.2f} s")
+            return loaded[STATE]
+        self._quarantine(step, faults)
+        return None
+
+    def _try(self, step: int, again: str) -> tuple[Any | None, list[str]]:
+        """State and digest at ``step``, and everybody's faults, of which a good one has none."""
         rows, mismatch, fault = self._inspect(step)
-        faults = self._faults(f"inspect/{step}", fault or mismatch)
+        faults = self._faults(f"inspect/{step}{again}", fault or mismatch)
         if not fault and mismatch and all(faults):
             raise CheckpointUnusableError(mismatch)
         # Orbax numbers its operations, and all processes must count alike for the next save:
@@ -128,15 +153,18 @@ class Checkpoints:
         loaded = None
         if not faults:
             loaded, fault = self._load(step, rows)
-            faults = self._faults(f"load/{step}", fault)
+            faults = self._faults(f"load/{step}{again}", fault)
         if loaded is not None and not faults:
-            faults = self._faults(f"digest/{step}", self._fault_of_digest(loaded))
-        if loaded is not None and not faults:
-            seconds = time.perf_counter() - started
-            say(self._world, f"restored step {step} from {self._directory} in {seconds:.2f} s")
-            return loaded[STATE]
-        self._quarantine(step, faults)
-        return None
+            faults = self._faults(f"digest/{step}{again}", self._fault_of_digest(loaded))
+        return loaded, faults
+
+    def _require_answer(self, step: int, faults: list[str]) -> None:
+        reason = storage.why_not_writable(str(self._directory))
+        if reasons := self._faults(f"answer/{step}", reason):
+            raise CheckpointUnusableError(
+                f"checkpoint of step {step} cannot be read from {self._directory}: "
+                f"{'; '.join([*faults, *reasons])}. It was not put aside"
+            )
 
     def _faults(self, key: str, mine: str) -> list[str]:
         """Everybody's fault with this checkpoint; empty when nobody has one."""
@@ -228,11 +256,14 @@ class Checkpoints:
         except (OSError, ValueError) as error:
             raise CheckpointUnusableError(
                 f"checkpoint of step {step} could not be written to {self._directory}: "
-                f"{_brief(error)}; those before it are kept: make room, or choose another directory"
+                f"{_brief(error)}; those before it are kept: see that it has room and is reached"
             ) from error
         on_durable()
         if self._world.is_leader:
-            self._discard_old()
+            try:
+                self._discard_old()
+            except ValueError as error:  # a bucket's: the next save tries again
+                say(self._world, f"old checkpoints were not removed: {_brief(error)}")
 
     def _write(self, step: int, take: Callable[[], Any], shares: jax.Array) -> None:
         tree, rows = fingerprint(self._abstract), shares.shape[0]
@@ -250,10 +281,15 @@ class Checkpoints:
         response.result()
 
     def _discard_old(self) -> None:
-        steps = sorted(int(p.name) for p in self._directory.iterdir() if p.name.isdecimal())
-        for step in steps[: -self._keep]:
+        found = [p for p in self._directory.iterdir() if p.name.isdecimal() and self._is_whole(p)]
+        for path in sorted(found, key=lambda p: int(p.name))[: -self._keep]:
             # Renamed first: a half-removed checkpoint must not look like one.
-            self._rename(step, "discarded").rmtree(missing_ok=True)
+            gone = path if self.is_in_bucket else self._rename(int(path.name), "discarded")
+            gone.rmtree(missing_ok=True)
+
+    def _is_whole(self, step: epath.Path) -> bool:
+        """Whether a save of this step came to its end."""
+        return not self.is_in_bucket or (step / storage.COMMITTED).exists()
 
 
 def require_writable(directory: str) -> None:
@@ -262,11 +298,15 @@ def require_writable(directory: str) -> None:
     Raises:
         CheckpointUnusableError: names the directory and the user id.
     """
+    if storage.is_in_bucket(directory):
+        if reason := storage.why_not_writable(directory):
+            raise CheckpointUnusableError(f"checkpoint directory {directory}: {reason}")
+        return
     probe = epath.Path(directory) / f".writable-{os.getpid()}"
     try:
         probe.parent.mkdir(parents=True, exist_ok=True)
         probe.write_text("")
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # a process of another pod may have the same id
     except OSError as error:
         raise CheckpointUnusableError(
             f"checkpoint directory {directory} is not writable by user id {os.geteuid()} "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from typing import Any
 
 from tpujob_trainer.fields import ConfigError, Problems, build, setting, to_json
@@ -266,6 +267,10 @@ def _positive_number(text: str) -> bool:
 def _check_directories(config: TrainerConfig, problems: Problems) -> None:
     if not config.checkpoint.directory:
         problems.add("checkpoint.directory", "is missing: say where checkpoints go", None)
+    elif not re.match(r"(gs|s3)://[^/]|(?!.*://)", config.checkpoint.directory):
+        problems.add(
+            "checkpoint.directory", "is no path, gs://bucket/path or s3://bucket/path", None
+        )
     if not config.data.directory:
         problems.add("data.directory", "is missing: say where packed text lives", None)
 

@@ -21,7 +21,7 @@ import jax
 import tpujob
 from tpujob_trainer.checkpoint import Checkpoints
 from tpujob_trainer.config import TrainerConfig
-from tpujob_trainer.distributed import World
+from tpujob_trainer.distributed import World, told_by_leader
 from tpujob_trainer.memory import MemoryTier
 from tpujob_trainer.programs import Programs
 from tpujob_trainer.schedule import Due
@@ -64,7 +64,7 @@ class Saver:
     def __init__(
         self, config: TrainerConfig, world: World, programs: Programs, snapshot_dir: str
     ) -> None:
-        self._world, self._programs = world, programs
+        self._world, self._programs, self._last = world, programs, config.steps
         self._checkpoints = Checkpoints(
             config.checkpoint.directory,
             keep=config.checkpoint.keep,
@@ -120,12 +120,13 @@ class Saver:
             jax.block_until_ready(state["step"])
         started = time.perf_counter()
         local = due.local and self._memory.is_on and not self._local.is_busy
-        if due.durable:
+        is_durable = due.durable and not self._is_left_out(step, due)
+        if is_durable:
             self._await_previous()
-        if not due.durable and not local:
+        if not is_durable and not local:
             return 0.0
         copied, shares = self._snapshot(state)
-        if due.durable:
+        if is_durable:
             blocked_s = time.perf_counter() - started
             durable = _Taken(step, copied, shares, started, blocked_s)
             self._durable.start(lambda: self._write_durable(durable))
@@ -133,6 +134,18 @@ class Saver:
             taken = _Taken(step, copied, shares, started, 0.0)
             self._local.start(lambda: self._write_local(taken))
         return time.perf_counter() - started
+
+    def _is_left_out(self, step: int, due: Due) -> bool:
+        """Whether the leader is still writing the checkpoint before, and nobody is to wait for it.
+
+        A bucket's service may be away for minutes. A disk that is slow is waited for.
+        """
+        if not self._checkpoints.is_in_bucket or due.leave or step == self._last:
+            return False
+        is_busy = bool(told_by_leader(self._world, f"left-out/{step}", self._durable.is_busy))
+        if is_busy:
+            say(self._world, f"no checkpoint of step {step}: the one before is still being written")
+        return is_busy
 
     def _await_previous(self) -> None:
         if self._durable.is_busy:

@@ -108,8 +108,8 @@ class Checkpoint(Model):
     directory: str = Field(
         min_length=1,
         max_length=1024,
-        description="Where checkpoints are: gs://bucket/path, or a path on a volume that all "
-        "hosts mount. Cannot be changed.",
+        description="Where checkpoints are: gs://bucket/path, s3://bucket/path, or a path on a "
+        "volume that all hosts mount. Cannot be changed.",
         json_schema_extra=rules(
             rule(
                 f"self.matches('{DIRECTORY_PATTERN}')",

@@ -1,0 +1,217 @@
+"""Checkpoints in buckets: the same promises as on disks, kept by servers that may be away."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from etils import epath
+
+from tests.trainer.buckets import Service
+from tests.trainer.victims import Rig
+from tests.trainer.worlds import Launcher, kill, small_config, wait_until
+from tpujob_agent.protocol import ExitCode
+from tpujob_trainer import checkpoint, storage
+from tpujob_trainer.checkpoint import CheckpointUnusableError
+
+# After a load that failed, Orbax leaves tasks of a closed event loop behind.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine .* was never awaited"
+)
+
+
+def _service(scheme: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    service = Service(scheme, directory)
+    for name, value in service.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(storage, "PROBES", 1)
+    storage.open_store.cache_clear()
+    service.start()
+    yield service
+    service.kill()
+
+
+@pytest.fixture(params=["gs", "s3"])
+def service(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Service]:
+    """A service of each kind."""
+    yield from _service(request.param, tmp_path / "service", monkeypatch)
+
+
+@pytest.fixture
+def gcs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    """Where one kind is enough."""
+    yield from _service("gs", tmp_path / "service", monkeypatch)
+
+
+def test_damaged_step_is_put_aside_and_the_older_one_taken(
+    service: Service, tmp_path: Path
+) -> None:
+    """Saved on four devices, restored on two; a bit flipped; then saved again, and the old go."""
+    rig, other = Rig(tmp_path, 4, service.url), Rig(tmp_path, 2, service.url)
+    with closing(rig.saver()) as saver:
+        assert saver.restore(None).state is None
+        for step in (4, 9):
+            rig.save(saver, step, local=False)
+    with closing(other.saver()) as saver:
+        restored = saver.restore(None)
+        assert restored.step == 9
+        assert other.is_state_of(9, restored.state)
+    service.flip_a_bit(9)
+    with closing(rig.saver()) as saver:
+        restored = saver.restore(None)
+        assert restored.step == 4
+        assert rig.is_state_of(4, restored.state)
+        assert service.committed() == [4]
+        for step in (9, 14, 19):
+            rig.save(saver, step, local=False)
+    quarantined = [name for name in service.names() if name.startswith("9.quarantined-")]
+    assert len(quarantined) == 1
+    assert service.names() == sorted(["9", "14", "19", *quarantined])
+
+
+def test_save_that_never_ended_counts_for_nothing(gcs: Service, tmp_path: Path) -> None:
+    """Without its mark a step is what a killed process left: cleared, and saved anew."""
+    rig = Rig(tmp_path, 2, gcs.url)
+    with closing(rig.saver()) as saver:
+        for step in (4, 9):
+            rig.save(saver, step, local=False)
+    (epath.Path(gcs.url) / "9" / storage.COMMITTED).unlink()
+    with closing(rig.saver()) as saver:
+        assert saver.restore(None).step == 4
+        assert gcs.names() == ["4"]
+        rig.save(saver, 9, local=False)
+    assert gcs.committed() == [4, 9]
+
+
+def test_two_processes_agree_about_a_damaged_step(
+    gcs: Service, launcher: Launcher, tmp_path: Path
+) -> None:
+    """Both take the older step and finish; what they save together, one alone can restore."""
+    rig = Rig(tmp_path, 4, gcs.url)
+    with closing(rig.saver()) as saver:
+        for step in (4, 9):
+            rig.save(saver, step, local=False)
+    gcs.flip_a_bit(9)
+    config = small_config(checkpoint={"directory": gcs.url})
+    world = launcher.start(config, processes=2, devices=2)
+    assert [trainer.wait() for trainer in world] == [ExitCode.DONE] * 2, world[0].output()
+    assert "checkpoint of step 9 is bad" in world[0].output()
+    assert f"restored step 4 from {gcs.url}" in world[0].output()
+    assert sorted(world[0].losses()) == list(range(5, 13))
+    assert len([name for name in gcs.names() if name.startswith("9.quarantined-")]) == 1
+    with closing(rig.saver()) as saver:
+        assert saver.restore(None).step == 12
+
+
+def test_training_goes_on_while_the_service_is_away(
+    gcs: Service, launcher: Launcher, tmp_path: Path
+) -> None:
+    """Killed in the middle of saves: steps go on, the save ends later, nothing is lost."""
+    config = small_config(
+        steps=1_000_000, checkpoint={"directory": gcs.url, "interval": "steps:2", "keep": 100}
+    )
+    trainer = launcher.start(config, devices=2)[0]
+    wait_until(lambda: len(gcs.committed()) > 1, "two checkpoints")
+    gcs.kill()
+    seen = max(trainer.losses())
+    wait_until(lambda: "is still being written" in trainer.output(), "a checkpoint left out")
+    wait_until(lambda: max(trainer.losses()) > seen + 4, "more steps")
+    gcs.start()
+    before = gcs.committed()
+    wait_until(lambda: len(gcs.committed()) > len(before) + 1, "the save, and one more")
+    kill(trainer)
+    newest = gcs.committed()[-1]
+    with closing(Rig(tmp_path, 2, gcs.url).saver()) as saver:
+        assert saver.restore(None).step == newest
+
+
+def test_good_step_is_not_put_aside_because_the_service_is_away(
+    gcs: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not to be read is not to be bad: the run ends in words, and the step is there later."""
+    rig = Rig(tmp_path, 2, gcs.url)
+    with closing(rig.saver()) as saver:
+        rig.save(saver, 4, local=False)
+    monkeypatch.setattr(storage, "RETRIES", 0)
+    storage.open_store.cache_clear()
+    with closing(rig.saver()) as saver:
+        assert saver._checkpoints.listing(None).steps == [4]
+        gcs.kill()
+        with pytest.raises(CheckpointUnusableError, match=r"step 4 cannot be read .*not put aside"):
+            saver._checkpoints.restore(4)
+        with pytest.raises(CheckpointUnusableError, match="run cannot be read"):
+            saver.restore(None)
+        gcs.start()
+        assert saver.restore(None).step == 4
+
+
+def test_save_that_fails_for_good_ends_the_run_in_words(
+    gcs: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When no try is left: the step and why; the one before is restored later."""
+    rig = Rig(tmp_path, 2, gcs.url)
+    monkeypatch.setattr(storage, "RETRIES", 0)
+    storage.open_store.cache_clear()
+    with closing(rig.saver()) as saver:
+        rig.save(saver, 4, local=False)
+        gcs.kill()
+        with pytest.raises(CheckpointUnusableError, match=r"step 9 could not be written .* server"):
+            rig.save(saver, 9, local=False)
+        gcs.start()
+    with closing(rig.saver()) as saver:
+        assert saver.restore(None).step == 4
+
+
+def test_missing_bucket_is_told_before_the_start(service: Service) -> None:
+    """With what to do."""
+    url = service.url.replace("bucket", "nowhere")
+    with pytest.raises(CheckpointUnusableError, match=f"{url}: there is no such bucket"):
+        checkpoint.require_writable(url)
+
+
+def test_service_that_is_away_is_told_before_the_start(service: Service) -> None:
+    """After a few tries, and with what to look at."""
+    service.kill()
+    with pytest.raises(CheckpointUnusableError, match="the service does not answer"):
+        checkpoint.require_writable(service.url)
+
+
+class _Refuses(http.server.BaseHTTPRequestHandler):
+    """Answers as the services do to who may not write."""
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = b'{"error": {"code": 403, "message": "Access denied."}}'
+        self.send_response(http.HTTPStatus.FORBIDDEN)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_PUT  # noqa: N815 - http.server's name
+
+    def log_message(self, *_: object) -> None:
+        """Nothing to say."""
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_missing_rights_are_told_before_the_start(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may not write there is told which field names the account that must."""
+    service = Service(scheme, tmp_path)
+    for name, value in service.env.items():
+        monkeypatch.setenv(name, value)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", service.port), _Refuses)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with pytest.raises(CheckpointUnusableError, match=r"write .*trainer\.serviceAccountName"):
+            checkpoint.require_writable(service.url)
+    finally:
+        server.shutdown()
+        server.server_close()
