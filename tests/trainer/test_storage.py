@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import http.server
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from etils import epath
@@ -182,35 +184,56 @@ def test_service_that_is_away_is_told_before_the_start(service: Service) -> None
         checkpoint.require_writable(service.url)
 
 
-class _Refuses(http.server.BaseHTTPRequestHandler):
-    """Answers as the services do to who may not write."""
-
-    def do_PUT(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        body = b'{"error": {"code": 403, "message": "Access denied."}}'
-        self.send_response(http.HTTPStatus.FORBIDDEN)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    do_POST = do_PUT  # noqa: N815 - http.server's name
-
-    def log_message(self, *_: object) -> None:
-        """Nothing to say."""
+_WRITTEN = {"name": "any", "bucket": "any", "generation": "1", "metageneration": "1", "size": "0"}
 
 
-@pytest.mark.parametrize("scheme", ["gs", "s3"])
+class _Refusing(http.server.ThreadingHTTPServer):
+    """Answers as the services do to who may not write, or may write and not list."""
+
+    may_write = False
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        """One request."""
+
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            may_write = self.server.may_write  # type: ignore[attr-defined]
+            body = _WRITTEN if may_write else {"error": {"code": 403}}
+            self._answer(http.HTTPStatus.OK if may_write else http.HTTPStatus.FORBIDDEN, body)
+
+        do_POST = do_DELETE = do_PUT  # noqa: N815 - http.server's names
+
+        def do_GET(self) -> None:
+            self._answer(http.HTTPStatus.FORBIDDEN, {"error": {"code": 403}})
+
+        def _answer(self, status: http.HTTPStatus, body: dict[str, Any]) -> None:
+            content = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing to say."""
+
+
+@pytest.mark.parametrize(
+    ("scheme", "may_write", "lacking"),
+    [("gs", False, "write"), ("gs", True, "list"), ("s3", False, "write")],
+)
 def test_missing_rights_are_told_before_the_start(
-    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scheme: str, may_write: bool, lacking: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who may not write there is told which field names the account that must."""
+    """Who may not write or list there is told which field names the account that must."""
     service = Service(scheme, tmp_path)
     for name, value in service.env.items():
         monkeypatch.setenv(name, value)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", service.port), _Refuses)
+    server = _Refusing(("127.0.0.1", service.port), _Refusing.Handler)
+    server.may_write = may_write
     threading.Thread(target=server.serve_forever, daemon=True).start()
+    said = rf"no right to {lacking} .*trainer\.serviceAccountName"
     try:
-        with pytest.raises(CheckpointUnusableError, match=r"write .*trainer\.serviceAccountName"):
+        with pytest.raises(CheckpointUnusableError, match=said):
             checkpoint.require_writable(service.url)
     finally:
         server.shutdown()
