@@ -36,8 +36,8 @@ class Service:
 
     def start(self) -> None:
         """Start, or start again, and wait until it answers."""
-        log = (self._directory / "log").open("ab")
-        self._process = subprocess.Popen(self._command(), stdout=log, stderr=log)
+        with (self._directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(self._command(), stdout=log, stderr=log)
         assert await_leader(f"127.0.0.1:{self.port}", PATIENCE_S)
 
     def _command(self) -> list[str]:
