@@ -108,7 +108,7 @@ class Reconciler:
         state = self._state(key, obj)
         at_ms = now_ms()
         has_jobset = await self._jobset_kind.is_served()
-        pulses = await self._pulses_for(self._pods(key), at_ms)
+        pulses = await self._pulses_for(self._leaving_pods(key), at_ms)
         snapshot = self._snapshot(key, obj, state, pulses, has_jobset=has_jobset)
         plan = decide(snapshot, at_ms)
         result = await self._executor.execute(snapshot, plan, at_ms)
@@ -168,7 +168,7 @@ class Reconciler:
 
     async def _clear_remains(self, key: JobKey) -> None:
         """Pods of a job that is gone stay on dead nodes like those of any other."""
-        at_ms, pods = now_ms(), self._pods(key)
+        at_ms, pods = now_ms(), self._leaving_pods(key)
         pulses = await self._pulses_for(pods, at_ms)
         for deletion in dead_nodes.deletions_of_dead(pods, pulses, self._node_loss_ms, at_ms):
             await self._executor.act(deletion)
@@ -179,6 +179,11 @@ class Reconciler:
     async def _pulses_for(self, pods: Iterable[PodView], at_ms: int) -> Mapping[str, Pulse]:
         overdue = dead_nodes.overdue_pods(pods, at_ms)
         return await self._pulses.take({pod.node for pod in overdue}, at_ms)
+
+    def _leaving_pods(self, key: JobKey) -> tuple[PodView, ...]:
+        pods = self._cache.children(key, POD)
+        leaving = (pod for pod in pods if "deletionTimestamp" in pod["metadata"])
+        return views(PodView, leaving, self._cache.doomed)
 
     def _pods(self, key: JobKey) -> tuple[PodView, ...]:
         return views(PodView, self._cache.children(key, POD), self._cache.doomed)
