@@ -79,6 +79,12 @@ class Settings(pydantic.BaseModel):
         "the operator looks, before pods that wait for its kubelet are deleted by force.",
     )
 
+    taint_suspects: bool = pydantic.Field(
+        default=False,
+        description="Whether nodes that jobs suspect are tainted for all, one TPU node in ten at "
+        "most.",
+    )
+
     @pydantic.field_validator("watch_namespaces", mode="before")
     @classmethod
     def _split_commas(cls, value: object) -> object:

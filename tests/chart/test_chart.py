@@ -30,6 +30,7 @@ _SOME: dict[str, Any] = {
     "watchNamespaces": ["a", "b"],
     "logFormat": "text",
     "nodeLossSeconds": 30,
+    "taintSuspects": True,
     "operatorKey": {"existingSecret": "mine"},
     "serviceAccount": {"name": "sa", "annotations": {"x": "y"}},
     "podAnnotations": {"x": "y"},
@@ -163,6 +164,14 @@ def test_rights_end_at_the_watched_namespaces(render: Render) -> None:
     ]
     given = {item["name"]: item.get("value") for item in _container(objects)["env"]}
     assert given["TPUJOB_WATCH_NAMESPACES"] == "a,b"
+
+
+def test_nodes_are_changed_only_on_request(render: Render) -> None:
+    """The right to taint nodes comes with the wish for it."""
+    for wished in (False, True):
+        rules = render({"taintSuspects": wished})["ClusterRole/tpujob-operator-discovery"]["rules"]
+        (nodes,) = (rule for rule in rules if rule["resources"] == ["nodes"])
+        assert ("patch" in nodes["verbs"]) is wished
 
 
 def test_pod_fits_the_restricted_standard(render: Render) -> None:

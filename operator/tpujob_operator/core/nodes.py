@@ -20,6 +20,8 @@ TERMINATION_TAINT = "cloud.google.com/impending-node-termination"
 MAINTENANCE_LABEL = "cloud.google.com/active-node-maintenance"
 MAINTENANCE_NOW_LABEL = "cloud.google.com/perform-maintenance"
 MAINTENANCE_TIME_LABEL = "cloud.google.com/scheduled-maintenance-time"
+#: Ours, for nodes that are kept from all jobs; its value is the end, in seconds since the epoch.
+SUSPECT_TAINT = "tpujob.dev/suspected"
 _SPOT_LABELS = ("cloud.google.com/gke-spot", "cloud.google.com/gke-preemptible")
 _SHUTTING_DOWN = "node is shutting down"
 
@@ -35,6 +37,7 @@ class NodeView:
     is_spot: bool = False
     is_ready: bool = False
     notice: Notice | None = None
+    suspected_until_ms: int = 0  # by our taint; 0: it has none
     is_gone: bool = False  # the object has been deleted
 
     @classmethod
@@ -50,6 +53,7 @@ class NodeView:
             pool=str(labels.get(NODE_POOL_LABEL, "")),
             is_spot=is_spot,
             is_ready=_is_ready(node),
+            suspected_until_ms=_suspected_until_ms(node),
             notice=_notice(node, labels, is_spot=is_spot),
         )
 
@@ -58,8 +62,7 @@ def _notice(node: Object, labels: Mapping[str, str], *, is_spot: bool) -> Notice
     """What is announced about a node, the most urgent first."""
     taken = Cause.PREEMPTION if is_spot else Cause.MAINTENANCE
     name = node["metadata"]["name"]
-    taints = node.get("spec", {}).get("taints") or ()
-    if any(taint["key"] == TERMINATION_TAINT for taint in taints):
+    if TERMINATION_TAINT in _taints(node):
         return Notice(name, taken, 0, "its node is about to be terminated")
     if labels.get(MAINTENANCE_LABEL) == "ONGOING" or labels.get(MAINTENANCE_NOW_LABEL) == "true":
         return Notice(name, Cause.MAINTENANCE, 0, "maintenance of its node has begun")
@@ -111,6 +114,18 @@ def take_pulse(
     if before and before.silent_since_ms and before.lease == renewed:
         return before
     return Pulse(lease=renewed, silent_since_ms=now_ms)
+
+
+def _suspected_until_ms(node: Object) -> int:
+    value = _taints(node).get(SUSPECT_TAINT)
+    if value is None:
+        return 0
+    return int(value) * 1000 if value.isdecimal() else 1  # not our writing: it is over
+
+
+def _taints(node: Object) -> dict[str, str]:
+    taints = node.get("spec", {}).get("taints") or ()
+    return {taint["key"]: str(taint.get("value", "")) for taint in taints}
 
 
 def _is_ready(node: Object) -> bool:

@@ -26,6 +26,10 @@ class NodeCache:
         found = {name: self._get(name) for name in names}
         return {name: view for name, view in found.items() if view is not None}
 
+    def all(self) -> list[NodeView]:
+        """All TPU nodes there are."""
+        return [view for _, view in self._nodes.values()]
+
     def _get(self, name: str) -> NodeView | None:
         return self._nodes[name][1] if name in self._nodes else self._gone.get(name)
 

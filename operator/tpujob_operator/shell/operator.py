@@ -34,6 +34,7 @@ from tpujob_operator.shell.probes import serve_metrics, serve_probes
 from tpujob_operator.shell.pulses import Pulses
 from tpujob_operator.shell.queue import KeyedQueue
 from tpujob_operator.shell.reconcile import Reconciler
+from tpujob_operator.shell.tainter import Tainter
 
 _log = logging.getLogger(__name__)
 #: A job that has waited this long for a worker means that the workers are stuck.
@@ -68,13 +69,18 @@ class Operator:
             ):
                 reconciler = self._reconciler(client, readers)
                 await informer.list_all()
-                await self._run_parts(informer, reconciler, start())
+                await self._run_parts(informer, reconciler, start(), *self._tainters(client))
 
     async def _run_parts(
-        self, informer: Informer, reconciler: Reconciler, watching: asyncio.Task[None]
+        self,
+        informer: Informer,
+        reconciler: Reconciler,
+        watching: asyncio.Task[None],
+        *others: asyncio.Task[None],
     ) -> None:
         own = [
             asyncio.create_task(informer.audit(), name="audit"),
+            *others,
             asyncio.create_task(self._wait_for_stop(), name="stop"),
             *(
                 asyncio.create_task(reconciler.work(), name=f"worker {index}")
@@ -89,6 +95,12 @@ class Operator:
             for part in own:
                 part.cancel()
             await asyncio.gather(*own, return_exceptions=True)
+
+    def _tainters(self, client: Client) -> list[asyncio.Task[None]]:
+        if not self._settings.taint_suspects:
+            return []
+        tainter = Tainter(client, self._nodes, self._states)
+        return [asyncio.create_task(tainter.run(), name="taints")]
 
     @contextlib.asynccontextmanager
     async def _watches(self, informer: Informer) -> AsyncIterator[Callable[[], asyncio.Task[None]]]:
