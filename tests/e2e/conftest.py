@@ -32,7 +32,8 @@ def e2e_cluster() -> Iterator[Installed]:
     kind = clusters.choose(os.environ.get("CLUSTER") or "auto")
     made = _local() if kind == "local" else _elsewhere(kind)
     try:
-        install.install(made.target.kubeconfig, made.target.chart_values)
+        soon = {"nodeLossSeconds": 10}
+        install.install(made.target.kubeconfig, made.target.chart_values | soon)
         yield made
     finally:
         made.target.down()
@@ -44,7 +45,7 @@ def _local() -> Installed:
     except host.HostUnfitError as error:
         pytest.skip(str(error))
     cluster = Cluster.up(
-        Spec(name=f"e2e-{os.getpid()}", nodes=4),
+        Spec(name=f"e2e-{os.getpid()}", nodes=4, node_monitor_grace_s=20),
         images=[archive.path for archive in archives.values()],
         tied=True,
     )

@@ -14,7 +14,7 @@ from localcluster.kubeapi import Object
 from tests.e2e.access import Access
 from tests.namespaced import Namespaced
 from tests.waiting import wait_until
-from tpujob_operator.core.kinds import JOB_SET, POD, TPU_TRAINING_JOB, Kind
+from tpujob_operator.core.kinds import EVENT, JOB_SET, POD, TPU_TRAINING_JOB, Kind
 
 #: Under load a container may take seconds to start, and an image to be unpacked.
 START_S = 180.0
@@ -112,6 +112,15 @@ class Jobs(Namespaced):
             for pod in self.all(POD, job)
             if pod["metadata"]["labels"].get("tpujob.dev/role") == role
             and not pod["metadata"].get("deletionTimestamp")
+        }
+
+    def events(self, job: str) -> set[str]:
+        """Reasons of a job's events."""
+        return {
+            item["reason"]
+            for item in self.all(EVENT)
+            if item["involvedObject"]["name"] == job
+            and item["involvedObject"]["kind"] == TPU_TRAINING_JOB.kind
         }
 
     def jobsets(self, job: str) -> list[str]:

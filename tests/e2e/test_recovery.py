@@ -18,7 +18,7 @@ from tests.e2e.rig import (
 )
 from tests.waiting import wait_until
 from tpujob_agent.protocol import REPORT_INTERVAL_S
-from tpujob_operator.core.kinds import POD
+from tpujob_operator.core.kinds import NODE, POD
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -212,3 +212,43 @@ def test_all_trainers_killed_at_once(jobs: Jobs) -> None:
     assert {incident["rung"] for incident in status["incidents"]} == {"R0"}
     assert uids(jobs.pods("j")) == uids(pods)
     assert_adds_up(status)
+
+
+def test_slice_of_a_dead_node_moves_to_another_pool(jobs: Jobs) -> None:
+    """R4: a node loses power and stays away: what is left on it goes, and its pool is avoided."""
+    if jobs.cluster is None:
+        pytest.skip("a node's power is cut from its host, which needs the local cluster")
+    jobs.train("j")
+    jobs.wait_status("j", lambda s: s.get("checkpoint", {}).get("step", 0) >= 20, "a checkpoint")
+    before = jobs.pods("j")
+    node = before["j-1-slice-0-1"]["spec"]["nodeName"]
+    jobs.cluster.fail_node(node)
+    try:
+        status = jobs.wait_recovered("j")
+        after = jobs.pods("j")
+    finally:
+        jobs.cluster.heal_node(node)
+    incident = status["incidents"][0]
+    assert (incident["cause"], incident["rung"], incident["node"]) == ("node", "R4", node)
+    assert status["attempt"] == 2
+    assert [item["name"] for item in status["nodes"]["suspected"]] == [node]
+    assert after.keys() == {"j-2-slice-0-0", "j-2-slice-0-1"}
+    assert not nodes_of(after) & nodes_of(before)
+    assert {"process", "userError"}.isdisjoint(
+        name for name, budget in status["budgets"].items() if budget["used"]
+    )
+    assert {"NodeGone", "NodeSuspected", "NewAttempt"} <= jobs.events("j")
+    assert_adds_up(status)
+    wait_until(lambda: is_ready(jobs, node), f"{node} is ready", RECOVER_S)
+    jobs.wait_status("j", lambda s: "nodes" not in s, f"{node} is no suspect")
+
+
+def nodes_of(pods: dict[str, Object]) -> set[str]:
+    """Names of the nodes that pods run on."""
+    return {pod["spec"]["nodeName"] for pod in pods.values()}
+
+
+def is_ready(jobs: Jobs, node: str) -> bool:
+    """Whether a node is Ready."""
+    conditions = jobs.api.get(NODE.path(None, node))["status"]["conditions"]
+    return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
