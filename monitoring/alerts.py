@@ -79,7 +79,7 @@ def _no_progress() -> Alert:
         "of its own steps, or none at all in the half hour since its pods had nodes.",
         "Read the conditions: `kubectl describe tpujob`. Stalled names what stands in the way. "
         "If the job recovers again and again, `status.incidents` tells the cause of each. If it "
-        "seems to train, ask for stacks of all hosts at the coordinator's log.",
+        "seems to train, the coordinator's log says what it waits for.",
     )
 
 
@@ -115,11 +115,10 @@ _OF_JOBS = (
         "5m",
         "warning",
         f"Host {{{{ $labels.host }}}} of {_WHERE} is {{{{ $value }}}} times as slow as its peers",
-        "One host has kept the others waiting for five minutes: the label `signal` says by what "
-        "(input, arrival, probe, garbage collection, saves).",
-        "`input`: look at that host's data source and CPU. `probe`: its chip or its links are "
-        "slow; cordon the node and let `health.straggler.action: Replace` move the pod. `gc`: "
-        "freeze or disable Python's collector in the loop.",
+        "One host has kept the others waiting for five minutes; the label `signal` says by what.",
+        "`arrival`: it comes late to its steps. Look at its data source, its CPU, pauses of "
+        "Python's garbage collector and its saves. `device`: its own chips are slow; cordon the "
+        "node, and let `health.straggler.action: Replace` move the pod. `network`: its links are.",
     ),
     Alert(
         "TPUJobHang",
