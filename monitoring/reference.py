@@ -26,6 +26,21 @@ a restart of the operator as if nothing had happened.
 """
 
 
+_BOARDS = """\
+## Dashboards
+
+Fleet, job, recovery, hosts and operator: `charts/tpujob-operator/files/dashboards`. The pictures
+are of a job of two hosts whose trainer was killed once, drawn with Grafana's own panels by
+`python -m monitoring.pictures ADDRESS --namespace N --job J` (it needs Node and npm).
+
+![The dashboard of one job](images/dashboards/job.png)
+![The dashboard of its recovery](images/dashboards/recovery.png)
+![The dashboard of its hosts](images/dashboards/hosts.png)
+![The dashboard of all jobs](images/dashboards/fleet.png)
+![The dashboard of the operator](images/dashboards/operator.png)
+"""
+
+
 def page(note: str) -> str:
     """The page as Markdown."""
     types = [f"| `{kind.value}` | {text} |" for kind, text in DESCRIPTIONS.items()]
@@ -40,6 +55,7 @@ def page(note: str) -> str:
         _table(OF_OPERATOR),
         "## Of a job's coordinator",
         _table(of_coordinator()),
+        _BOARDS.rstrip(),
     ]
     return "\n\n".join(parts) + "\n"
 
