@@ -95,7 +95,7 @@ _BAD: list[tuple[str, Object, str]] = [
         "elastic.minSlices must not be above slices",
     ),
     ("too many spares", {"slices": 1024, "spares": 1}, "must not be above 1024"),
-    ("goodput in percent", {"objectives": {"goodput": 95}}, "less than or equal to 0.999"),
+    ("goodput in percent", {"objectives": {"goodput": 95}}, "less than or equal to 1"),
     ("no program", {"trainer": None}, "exactly one of template"),
     ("no checkpoint", {"checkpoint": None}, "without checkpoints a restart begins anew"),
     ("relative directory", {"checkpoint": {"directory": "ckpt"}}, "absolute path"),

@@ -234,14 +234,14 @@ class Objectives(Model):
 
     goodput: float | None = Field(
         default=None,
-        ge=0.01,
-        le=0.999,
+        ge=0,
+        le=1,
         description="Share of time that should be productive. Alerts call when badput spends what "
         "is allowed too fast; without it, none of them does.",
     )
     mfu: float | None = Field(
         default=None,
-        ge=0.01,
+        ge=0,
         le=1,
         description="Model FLOPs utilisation that the steps should reach. Default for alerts: 0.5.",
     )
