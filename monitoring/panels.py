@@ -120,7 +120,7 @@ JOB = Board(
         _stack(
             "Where the time goes",
             "percentunit",
-            f"sum by (type) (rate({_of(f.TIME.series)}{_RATE}))",
+            f"sum by (type) (rate({_of(f.TIME.series)}{_RATE})) > 0",
             "{{type}}",
         ),
         _curves(
