@@ -77,6 +77,7 @@ FLEET = Board(
     "TPU jobs: fleet",
     "All training jobs: what they hold, what it costs, and what it is worth.",
     (
+        _number("Jobs", "short", f"count({f.INFO.series})"),
         _number("Goodput of all chips", "percentunit", FLEET_GOODPUT),
         _number("Chips held", "short", f"sum({f.CHIPS.series})"),
         _number("Cost of the jobs there are", "currencyUSD", f"sum({f.COST.series})"),

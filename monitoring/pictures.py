@@ -51,9 +51,17 @@ def _panel(panel: Mapping[str, Any], ask: Ask, values: Mapping[str, str]) -> dic
         "series": [
             _series(points, _legend(target["legendFormat"], labels))
             for target in panel["targets"]
-            for labels, points in ask(_filled(target["expr"], values))
+            for labels, points in _shown(panel, ask(_filled(target["expr"], values)))
         ],
     }
+
+
+def _shown(panel: Mapping[str, Any], found: Series) -> Series:
+    """Bars show what there is in the end; curves also what there was."""
+    if panel["type"] != "bargauge":
+        return found
+    end = max((points[-1][0] for _, points in found), default=0.0)
+    return [(labels, points) for labels, points in found if points[-1][0] == end]
 
 
 def _filled(expression: str, values: Mapping[str, str]) -> str:

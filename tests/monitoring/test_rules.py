@@ -231,5 +231,6 @@ def test_dashboards_have_names_of_their_own() -> None:
     boards = [json.loads(text) for _, text in dashboards.outputs()]
     assert len({board["uid"] for board in boards}) == len(boards) == 5
     for board in boards:
+        assert all(p["gridPos"]["x"] + p["gridPos"]["w"] <= 24 for p in board["panels"])
         places = {(p["gridPos"]["x"], p["gridPos"]["y"]) for p in board["panels"]}
         assert len(places) == len({p["title"] for p in board["panels"]}) == len(board["panels"])
