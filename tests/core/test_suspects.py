@@ -34,7 +34,7 @@ def history(*losses: tuple[int, str, str], recovered: bool = True) -> History:
 @pytest.mark.parametrize(
     ("losses", "names"),
     [
-        ([(0, "node", "a"), (HOUR_MS, "hang", "a")], ["a"]),
+        ([(0, "node", "a"), (HOUR_MS, "straggler", "a")], ["a"]),
         ([(0, "process", "a"), (HOUR_MS, "process", "b")], []),
         ([(0, "process", "a")], []),
         ([(0, "node", "a"), (DAY_MS, "node", "a")], []),

@@ -69,7 +69,9 @@ def test_the_view_reads_what_was_written() -> None:
         assert view.suspected_until_ms == until_ms
 
 
-@pytest.mark.parametrize(("cause", "is_suspect"), [("node", True), ("process", False)])
+@pytest.mark.parametrize(
+    ("cause", "is_suspect"), [("node", True), ("straggler", True), ("process", False)]
+)
 def test_programs_that_die_taint_no_node(cause: str, is_suspect: bool) -> None:
     """The job itself avoids the node then; others may have a better program."""
     history, at = History.start(CREATED_MS), CREATED_MS + DAY_MS

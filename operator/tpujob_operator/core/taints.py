@@ -15,7 +15,7 @@ from tpujob_operator.core.suspects import Suspect, merged, struck
 #: Not more than one TPU node in so many.
 _ONE_IN = 10
 #: A program that dies on the same host each time is no reason to keep others from it.
-_CAUSES = (Cause.NODE, Cause.HANG)
+_CAUSES = (Cause.NODE, Cause.HANG, Cause.STRAGGLER)
 
 Taint = Mapping[str, Any]
 
