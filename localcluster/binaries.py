@@ -143,6 +143,7 @@ PROJECTS: tuple[Project, ...] = (
     Project("gofakes3", "v1.2.0", {"gofakes3": "github.com/johannesboyne/gofakes3/cmd/gofakes3"}),
 )
 
+PROGRAMS = frozenset(name for project in PROJECTS for name in project.packages)
 CONTROL_PLANE = frozenset(
     {
         "etcd",
@@ -176,7 +177,7 @@ def ensure(names: Iterable[str], progress: Progress = say) -> dict[str, Path]:
         RuntimeError: Go is missing or a build failed; the message says what to do.
     """
     wanted = set(names)
-    if unknown := wanted - {name for project in PROJECTS for name in project.packages}:
+    if unknown := wanted - PROGRAMS:
         raise KeyError(f"no project builds {', '.join(sorted(unknown))}")
     todo = [project for project in PROJECTS if _missing(project, wanted)]
     for number, project in enumerate(todo, start=1):

@@ -35,6 +35,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_up(commands)
     made = _add(commands, "prepare", _prepare, "install and build what `up` needs, and both images")
     made.add_argument("--control-plane-only", action="store_true", help="nothing for nodes")
+    built = _add(commands, "build", _build, "build programs that tests and benchmarks need")
+    built.add_argument("programs", nargs="+", metavar="PROGRAM", choices=sorted(binaries.PROGRAMS))
     _add(commands, "down", _down, "end a cluster and remove every trace of it")
     _add(commands, "status", _status, "show processes and nodes")
     _add_image(commands)
@@ -135,6 +137,11 @@ def _prepare(options: argparse.Namespace) -> None:
         preparation.prepare_control_plane(say)
     else:
         preparation.prepare(say)
+
+
+def _build(options: argparse.Namespace) -> None:
+    for path in binaries.ensure(set(options.programs), say).values():
+        say(str(path))
 
 
 def _down(options: argparse.Namespace) -> None:
