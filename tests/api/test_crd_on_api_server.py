@@ -104,6 +104,7 @@ _BAD: list[tuple[str, Object, str]] = [
         {"checkpoint": {"directory": "/c", "interval": {"policy": "Steps"}}},
         "interval.steps belongs to policy Steps",
     ),
+    ("straggler", {"health": {"straggler": {"ratio": 1.01}}}, "must be between 1.05 and 10"),
     ("pattern", {"health": {"progressPattern": "step"}}, "needs a group named step"),
     (
         "reserved variable",

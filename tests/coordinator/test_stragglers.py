@@ -6,6 +6,8 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bench.stragglers import LIMIT, figures, matrix, run
 from bench.traces import Kind, Moment, World, traps
@@ -90,6 +92,27 @@ def test_a_host_that_tells_nothing_is_not_judged() -> None:
             watch.stepped(host, step, HostStep(100.0 * step + 50 * host))
     assert watch.stragglers == {}
     assert len(watch._pending) <= 64
+
+
+@given(
+    late_ms=st.lists(st.integers(0, 80), min_size=2, max_size=6),
+    data=st.data(),
+    shift=st.integers(-(10**9), 10**9),
+)
+def test_neither_order_nor_the_hour_matters(
+    late_ms: list[int], data: st.DataObject, shift: int
+) -> None:
+    """Hosts tell of a step in any order, and any time is as good as another."""
+    hosts = range(len(late_ms))
+    one, other = Stragglers(hosts, LIMIT), Stragglers(hosts, LIMIT)
+    order = data.draw(st.permutations(hosts))
+    for step in range(1, 61):
+        for host in hosts:
+            one.stepped(host, step, HostStep(10**12 + 100 * step + late_ms[host]))
+        for host in order:
+            other.stepped(host, step, HostStep(10**12 + shift + 100 * step + late_ms[host]))
+    assert set(one.stragglers) == set(other.stragglers)
+    assert len(one.stragglers) <= len(late_ms) // 2  # never all of them, nor most
 
 
 def test_the_ratio_is_what_the_job_would_gain() -> None:

@@ -19,6 +19,7 @@ from tpujob_operator.api.podtemplate import (
 from tpujob_operator.api.spec import (
     DIRECTORY_PATTERN,
     MAX_SLICES,
+    STRAGGLER_RATIOS,
     CheckpointInterval,
     IntervalPolicy,
     JobSpec,
@@ -160,7 +161,7 @@ def _problems(job: TPUTrainingJob) -> list[str]:
     if spec.trainer and not spec.checkpoint:
         found.append("spec.checkpoint: trainer needs checkpoint.directory")
     found += _elastic_problems(spec)
-    found += _template_problems(spec) + _checkpoint_problems(spec) + _pattern_problems(spec)
+    found += _template_problems(spec) + _checkpoint_problems(spec) + _health_problems(spec)
     return found
 
 
@@ -252,7 +253,10 @@ def _interval_problems(interval: CheckpointInterval) -> list[str]:
     ]
 
 
-def _pattern_problems(spec: JobSpec) -> list[str]:
+def _health_problems(spec: JobSpec) -> list[str]:
+    low, high = STRAGGLER_RATIOS
+    if not low <= spec.health.straggler.ratio <= high:
+        return [f"spec.health.straggler.ratio: must be between {low} and {high}"]
     pattern = spec.health.progress_pattern
     if pattern is None:
         return []

@@ -182,13 +182,27 @@ class Hang(Model):
     )
 
 
+#: Below, every host is one now and then.
+STRAGGLER_RATIOS = (1.05, 10.0)
+
+
 class Straggler(Model):
     """What is done about a host that holds up the others; programs have to tell their times."""
 
+    # A rule, because the API server's messages cut limits to integers.
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "!has(self.ratio) || (self.ratio >= {} && self.ratio <= {})".format(
+                    *STRAGGLER_RATIOS
+                ),
+                "health.straggler.ratio must be between {} and {}: hosts differ by a few "
+                "percent".format(*STRAGGLER_RATIOS),
+            )
+        )
+    )
     ratio: float = Field(
         default=1.1,
-        ge=1.05,
-        le=10,
         description="A host is a straggler if it makes steps take so many times as long."
         + _NEXT_ATTEMPT,
     )
