@@ -20,7 +20,10 @@ from bench.traces import Fault, Kind, Moment, World, traps
 from tpujob_coordinator.stragglers import Stragglers
 
 FACTORS = (1.05, 1.10, 1.15, 1.25, 1.5, 2.0)
-SIZES = (2, 4, 8, 64)
+SIZES = (2, 4, 8)
+#: Each step costs as much as many of a small world: fewer runs, of fewer factors.
+LARGE, LARGE_FACTORS = 64, (1.05, 1.15, 1.5)
+_STRETCHES = 10
 LIMIT = 1.10
 #: What has to be found.
 LEAST_FACTOR = 1.15
@@ -142,6 +145,9 @@ def main(runs: int, hours: float) -> None:
             f"{kind:<14} {factor:5.2f}  {len(found) / len(cell):5.3f}  {share:7.3f}  "
             f"{statistics.median(times):5.0f} ({p95})"
         )
-    print(figures(outcomes), f"{len(outcomes)} runs")
-    print(peace(hours, 8, 1), flush=True)
+    print(figures(outcomes), f"{len(outcomes)} runs", flush=True)
+    large = matrix(max(1, runs // 6), factors=LARGE_FACTORS, sizes=[LARGE])
+    print(f"{LARGE} hosts: {figures(large)} {len(large)} runs", flush=True)
+    for stretch in range(_STRETCHES):
+        print(peace(hours / _STRETCHES, 8, 100 + stretch), flush=True)
     print(f"{time.perf_counter() - begun:.0f} s")
