@@ -52,7 +52,6 @@ def port_problem(leader: str) -> str:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("", port))
-            probe.listen(1)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return f"port {port} of the leader is in use by another process"
