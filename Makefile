@@ -11,10 +11,10 @@ CLUSTER ?= auto
 KEEP ?=
 PYTEST_ARGS ?=
 
-.PHONY: help venv libtpu demo test lint format gen gen-check e2e bench lock clean down
+.PHONY: help venv libtpu demo test lint format gen gen-check e2e faults bench lock clean down
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  CLUSTER=local|kind|current  where demo and tests run (default: kind if a Docker engine answers, else local)"
 	@echo "  KEEP=1                      make demo leaves the cluster up"
@@ -53,7 +53,10 @@ gen-check: $(STAMP) ## Fail if something generated differs from its source
 	@$(PY) -m monitoring --check
 
 e2e: $(STAMP) ## Only the end-to-end tests, on real nodes and containers
-	@$(PY) -m pytest -m e2e $(PYTEST_ARGS)
+	@$(PY) -m pytest -m "e2e and not faults" $(PYTEST_ARGS)
+
+faults: $(STAMP) ## The slow faults of the catalogue, on real nodes (make test has the others)
+	@$(PY) -m pytest -m faults $(PYTEST_ARGS)
 
 bench: $(STAMP) ## Benchmarks, printed as ratios
 	@$(PY) -m bench

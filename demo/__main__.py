@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import dataclasses
 import sys
 import time
 from collections.abc import Callable
@@ -13,10 +14,12 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-from demo import clusters, faults, install, picture, reference, report, timeline
+from demo import clusters, install, picture, reference, report, timeline
 from demo.kube import Kube
 from demo.view import View
 from demo.watch import Watch
+from faults import catalogue
+from faults.scene import Place, Scene
 from tpujob_agent.protocol import EventKind
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -24,9 +27,20 @@ _MANIFEST = _ROOT / "examples" / "demo.yaml"
 _OUT = _ROOT / "build" / "demo"
 _NAMESPACE = "demo"
 _TIMEOUT_S = 600.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Planned:
+    """A fault to make once the job has reached a step."""
+
+    name: str
+    at_step: int
+    place: Place
+
+
 _FAULTS = (
-    faults.Fault("SIGKILL a trainer", 60, faults.kill_trainer),
-    faults.Fault("delete a worker pod", 120, faults.delete_pod),
+    _Planned("kill-trainer", 60, Place(1, 1)),
+    _Planned("delete-pod", 120, Place(0, 1)),
 )
 
 
@@ -36,7 +50,7 @@ class Demo:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._started = time.monotonic()
-        self._made: list[faults.Made] = []
+        self._made: list[catalogue.Made] = []
         self._run_id = time.strftime("%Y%m%d-%H%M%S")
 
     def run(self, cluster: str, *, keep: bool) -> int:
@@ -74,9 +88,7 @@ class Demo:
         self._show(watch, result)
         return 0 if not result.problems else 1
 
-    def _train(
-        self, kube: Kube, manifest: dict[str, Any], to_make: tuple[faults.Fault, ...]
-    ) -> Watch:
+    def _train(self, kube: Kube, manifest: dict[str, Any], to_make: tuple[_Planned, ...]) -> Watch:
         name = manifest["metadata"]["name"]
         steps = int(manifest["spec"]["trainer"]["config"]["steps"])
         kube.delete_job(name)
@@ -92,14 +104,13 @@ class Demo:
         self.say(f"{name}: {watch.state}" if ended else f"{name} did not end in {_TIMEOUT_S:.0f} s")
         return watch
 
-    def _make(
-        self, fault: faults.Fault, kube: Kube, watch: Watch, tick: Callable[[], None]
-    ) -> None:
+    def _make(self, fault: _Planned, kube: Kube, watch: Watch, tick: Callable[[], None]) -> None:
         watch.wait(lambda: watch.has_ended or watch.step >= fault.at_step, _TIMEOUT_S, tick=tick)
         if watch.has_ended or watch.step < fault.at_step:
             return  # the report says what is missing
         at_step = watch.step
-        made = faults.make(fault, kube, watch.job["metadata"]["name"])
+        scene = Scene(kube, watch.job["metadata"]["name"])
+        made = catalogue.make(fault.name, scene, fault.place)
         self._made.append(made)
         self.say(f"[red]fault[/red] at step {at_step}: {made.title} ({made.target})")
 

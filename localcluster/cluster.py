@@ -12,13 +12,15 @@ from typing import Any, Self
 
 from localcluster import binaries, cgroups, controlplane, host, network
 from localcluster.cache import locked
-from localcluster.kubeapi import Api
+from localcluster.kubeapi import Api, wait_for
 from localcluster.layout import Layout, Spec, State
 from localcluster.nodes import Nodes
 from localcluster.processes import Processes, remove_tree
 from localcluster.progress import Progress, say
 from localcluster.start import Start
 from localcluster.template import identify
+
+_API_READY_S = 60.0
 
 
 class NoClusterError(RuntimeError):
@@ -145,6 +147,25 @@ class Cluster:
             self._nodes.switch_on(name)
         # A Node object that was deleted meanwhile is made anew, without its TPUs.
         self._nodes.equip(name)
+
+    def signal_container(self, node: str, container: str, signal: str) -> None:
+        """Send a signal to the first process of a container, by its containerd id.
+
+        Raises:
+            subprocess.CalledProcessError: The node has no such container.
+        """
+        kill = ["--namespace=k8s.io", "tasks", "kill", f"--signal={signal}", container]
+        subprocess.run([*self._nodes.ctr(node), *kill], check=True, capture_output=True)
+
+    def stop_api_server(self) -> None:
+        """End the API server, and keep it down; everything else goes on without it."""
+        self._processes.stop("kube-apiserver")
+
+    def start_api_server(self) -> None:
+        """Undo `stop_api_server`; return when it is ready."""
+        binary = binaries.ensure({"kube-apiserver"})["kube-apiserver"]
+        self._processes.start(controlplane.apiserver(binary, self._layout, self._state.endpoints))
+        wait_for("the API server", self.api.is_ready, _API_READY_S)
 
     def processes(self) -> list[dict[str, Any]]:
         """Name, running, restarts and exit_code of every process of the control plane."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -9,45 +10,28 @@ from kubernetes.client.exceptions import ApiException
 
 from demo.clusters import Target
 from demo.kube import Kube
+from faults.scene import LEADER, TRAINER, Scene
+from faults.training import TRAINING
 from localcluster.cluster import Cluster
 from localcluster.kubeapi import Object
 from tests.e2e.access import Access
 from tests.namespaced import Namespaced
 from tests.waiting import wait_until
+from tpujob_agent.protocol import HTTP_PORT, LOSSES_PATH, TOKEN_HEADER, Env
 from tpujob_operator.core.kinds import EVENT, JOB_SET, POD, TPU_TRAINING_JOB, Kind
 
 #: Under load a container may take seconds to start, and an image to be unpacked.
 START_S = 180.0
 RECOVER_S = 120.0
 ROOT_FOLDER = "/shared"
-TRAINER = "trainer"
 ENDED = ("Succeeded", "Failed")
-_PID_FILE = "/tpujob/run/trainer.pid"
-
-#: A program that trains nothing: it reports steps, saves every tenth one and when it is asked to,
-#: and resumes from there.
-TRAINING = """
-import os, pathlib, sys, time
-import tpujob
-folder = pathlib.Path(os.environ["FOLDER"])
-folder.mkdir(parents=True, exist_ok=True)
-saved = folder / "saved"
-tpujob.model_flops(1e12)
-tpujob.phase("restore")
-start = int(saved.read_text()) if saved.exists() else 0
-tpujob.restored(start)
-for step in range(start + 1, int(os.environ["STEPS"]) + 1):
-    time.sleep(0.05)
-    tpujob.step(step, loss=1 / step, tokens=8)
-    wish = tpujob.save_request()
-    is_asked = step == wish.step
-    if (step % 10 == 0 or is_asked) and os.environ["JAX_PROCESS_ID"] == "0":
-        draft = folder / "draft"
-        draft.write_text(str(step))
-        draft.replace(saved)
-        tpujob.committed(step, blocked_s=0.001, lag_s=0.01)
-    if is_asked and wish.then_leave:
-        sys.exit(42)
+#: A pod's variables open the coordinator's HTTP side.
+_LOSSES = f"""
+import os, urllib.request as web
+host = os.environ["{Env.COORDINATOR}"].partition(":")[0]
+token = {{"{TOKEN_HEADER}": os.environ["{Env.TOKEN}"]}}
+url = f"http://{{host}}:{HTTP_PORT}{LOSSES_PATH}?after=0"
+print(web.urlopen(web.Request(url, headers=token)).read().decode())
 """
 
 
@@ -105,6 +89,10 @@ class Jobs(Namespaced):
 
     # ---- what there is
 
+    def scene(self, job: str) -> Scene:
+        """A job as a fault meets it."""
+        return Scene(self.kube, job, self.cluster)
+
     def pods(self, job: str, role: str = "worker") -> dict[str, Object]:
         """Pods of a job that are not being deleted, by their name without its random end."""
         return {
@@ -126,6 +114,11 @@ class Jobs(Namespaced):
     def jobsets(self, job: str) -> list[str]:
         """Names of a job's JobSets."""
         return [item["metadata"]["name"] for item in self.all(JOB_SET, job)]
+
+    def losses(self, job: str) -> dict[int, float]:
+        """Losses by step, as the coordinator has them now."""
+        told = self.scene(job).shell(LEADER, f"python3 -c '{_LOSSES}'")
+        return {int(step): float(loss) for step, loss in json.loads(told)["losses"]}
 
     def story(self, job: str) -> str:
         """What an engineer would look at, for the message of a failed test."""
@@ -202,28 +195,6 @@ class Jobs(Namespaced):
     def wait_gone(self, kind: Kind, job: str, limit_s: float = RECOVER_S) -> None:
         """Wait until a job has no object of this kind left."""
         wait_until(lambda: not self.all(kind, job), f"no {kind.plural} of {job} are left", limit_s)
-
-    # ---- faults
-
-    def exec(self, pod: Object, script: str) -> str:
-        """Output of a shell script in a pod's trainer container."""
-        return self.kube.exec(pod["metadata"]["name"], TRAINER, ["sh", "-c", script])
-
-    def trainer_pid(self, pod: Object) -> int:
-        """Process id of a pod's trainer, in its own container."""
-        return wait_until(
-            lambda: int(self.exec(pod, f"cat {_PID_FILE} 2>/dev/null || echo 0") or 0),
-            f"a trainer in {pod['metadata']['name']}",
-            RECOVER_S,
-        )
-
-    def stop_trainer(self, pod: Object) -> None:
-        """SIGSTOP a pod's trainer: it is alive and makes no progress."""
-        self.exec(pod, f"kill -STOP $(cat {_PID_FILE})")
-
-    def kill_trainer(self, pod: Object) -> None:
-        """SIGKILL a pod's trainer."""
-        self.exec(pod, f"kill -9 $(cat {_PID_FILE})")
 
 
 def uids(pods: dict[str, Object]) -> dict[str, str]:

@@ -6,9 +6,10 @@ import datetime as dt
 
 import pytest
 
+from faults.training import TRAINING
 from localcluster import baseimage
 from localcluster.template import identify
-from tests.e2e.rig import ENDED, RECOVER_S, TRAINING, Jobs, assert_adds_up, uids
+from tests.e2e.rig import ENDED, RECOVER_S, Jobs, assert_adds_up, uids
 from tests.waiting import wait_until
 from tpujob_operator.core.kinds import (
     JOB,

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from demo import install
+from faults import processes
+from faults.scene import Place
 from localcluster.kubeapi import Object
 from monitoring import dashboards
 from tests.e2e.prometheus import Prometheus, scraping
@@ -36,7 +38,7 @@ def test_prometheus_finds_what_status_says(jobs: Jobs, tmp_path: Path) -> None:
     api = jobs.kube.core.api_client.configuration
     with scraping(tmp_path, api, services) as prometheus:
         jobs.wait_step("j", 30)
-        jobs.kill_trainer(jobs.pods("j")["j-1-slice-0-1"])
+        processes.kill(jobs.scene("j"), Place(0, 1))
         jobs.wait_recovered("j")
         _check_while_training(jobs, prometheus, dt.datetime.fromisoformat(created).timestamp())
         _check_panels(jobs, prometheus)

@@ -1,0 +1,130 @@
+"""The rest of the catalogue, each fault with a job of its own: ``make faults``."""
+
+from __future__ import annotations
+
+import pytest
+
+from faults import catalogue, processes, storage
+from faults.scene import LEADER, TRAINER, Place
+from faults.training import STEP_S, TRAINING
+from tests.e2e import diary
+from tests.e2e.rig import START_S, Jobs, assert_adds_up, uids
+from tests.waiting import wait_until
+from tpujob_agent.protocol import ExitCode
+
+pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(600)]
+
+
+@pytest.mark.parametrize(
+    ("code", "cause", "budget"),
+    [
+        (ExitCode.PEER_LOST, "process", "process"),
+        (ExitCode.CHECKPOINT_BAD, "checkpoint", "process"),
+        (ExitCode.STALLED, "hang", "process"),
+        (ExitCode.PREEMPTED, "userError", "userError"),  # nobody has asked it to leave
+    ],
+    ids=str,
+)
+def test_exit_codes_have_meanings(jobs: Jobs, code: ExitCode, cause: str, budget: str) -> None:
+    """R0: the contract's codes are told apart, and charged accordingly."""
+    jobs.train("j")
+    jobs.wait_step("j", 15)
+    pods = jobs.pods("j")
+    processes.leave_with(jobs.scene("j"), Place(0, 1), code)
+    status = jobs.wait_recovered("j")
+    [incident] = status["incidents"]
+    assert (incident["cause"], incident["rung"], incident["worker"]) == (cause, "R0", 1)
+    assert status["budgets"][budget]["used"] == 1
+    assert uids(jobs.pods("j")) == uids(pods)
+    assert_adds_up(status)
+
+
+def test_full_disk_is_told_and_survived(jobs: Jobs) -> None:
+    """A save that finds no room ends the program, in its words; with room, training goes on."""
+    template = jobs.template("python", "-c", TRAINING)
+    spec = template["spec"]
+    spec["volumes"].append({"name": "spool", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}})
+    [container] = spec["containers"]
+    container["volumeMounts"].append({"name": "spool", "mountPath": "/spool"})
+    container["env"].append({"name": "SPOOL", "value": "/spool"})
+    jobs.create("j", template, recovery={"budgets": {"userError": -1, "noProgress": -1}})
+    jobs.wait_step("j", 15)
+    scene = jobs.scene("j")
+    storage.fill(scene, LEADER, "/spool")
+    status = jobs.wait_status("j", lambda s: bool(s["incidents"]), "the save fails")
+    incident = status["incidents"][0]
+    assert (incident["cause"], incident["rung"]) == ("userError", "R0")
+    assert "No space left on device" in incident["message"]
+    storage.free(scene, LEADER, "/spool")
+    saved = status["checkpoint"]["step"]
+    status = jobs.wait_status("j", lambda s: s["checkpoint"]["step"] > saved, "a newer save")
+    assert status["budgets"]["process"]["used"] == 0
+    diary.assert_resumes_are_right(diary.read(scene.shell(LEADER, "cat $FOLDER/diary")))
+
+
+@pytest.mark.parametrize("name", ["cut-power", "cut-network"])
+def test_spare_takes_over_for_a_lost_node(jobs: Jobs, name: str) -> None:
+    """R2: nobody hears a host any more; a spare slice goes on at once, and alone."""
+    if jobs.cluster is None:
+        pytest.skip("a node is cut off from below, which needs the local cluster")
+    jobs.train("j", spares=1)
+    jobs.wait_step("j", 15)
+    scene = jobs.scene("j")
+    wait_until(lambda: len(jobs.pods("j")) == 4, "the spare's pods", START_S)
+    training = next(number for number in (0, 1) if scene.trainer_pid(Place(number, 1)))
+    fault, place = catalogue.CATALOGUE[name], Place(training, 1)
+    fault.make(scene, place)
+    try:
+        status = jobs.wait_recovered("j")
+    finally:
+        assert fault.heal is not None
+        fault.heal(scene, place)
+    [incident] = status["incidents"]
+    found = (incident["cause"], incident["rung"], incident["slice"], incident["worker"])
+    assert found == ("node", "R2", *place)
+    assert status["budgets"]["infrastructure"]["used"] == 1
+    assert status["budgets"]["process"]["used"] == 0
+    wait_until(lambda: _all_ready(jobs), "all nodes are ready again", START_S)
+    spare = Place(1 - training, 0)
+    diary.assert_resumes_are_right(diary.read(scene.shell(spare, "cat $FOLDER/diary")))
+    assert_adds_up(status)
+
+
+def _all_ready(jobs: Jobs) -> bool:
+    nodes = jobs.kube.core.list_node().items
+    conditions = [one for node in nodes for one in node.status.conditions]
+    return all(one.status == "True" for one in conditions if one.type == "Ready")
+
+
+def test_job_recovers_without_the_api_server(jobs: Jobs) -> None:
+    """A container is killed while nobody can reach the API: the job recovers all the same."""
+    if jobs.cluster is None:
+        pytest.skip("the API server is stopped from below, which needs the local cluster")
+    jobs.train("j")
+    before = jobs.wait_step("j", 15)
+    scene = jobs.scene("j")
+    pod = scene.pod(Place(0, 1))
+    [status] = [one for one in pod.status.container_statuses if one.name == TRAINER]
+    container = status.container_id.removeprefix("containerd://")
+    [path] = jobs.cluster.shared_dir.glob(f"**/{jobs.namespace}/diary")
+    fault = catalogue.CATALOGUE["stop-api-server"]
+    fault.make(scene, LEADER)
+    try:
+        jobs.cluster.signal_container(pod.spec.node_name, container, "SIGKILL")
+        goal = before["step"] + 30 / STEP_S
+        wait_until(
+            lambda: any(
+                line.generation == 2 and line.step >= goal for line in diary.read(path.read_text())
+            ),
+            "30 seconds of training in generation 2",
+            START_S,
+        )
+    finally:
+        assert fault.heal is not None
+        fault.heal(scene, LEADER)
+    after = jobs.wait_step("j", int(goal))
+    [incident] = after["incidents"]
+    assert (incident["cause"], incident["rung"]) == ("node", "R1")
+    assert after["generation"] == 2
+    diary.assert_resumes_are_right(diary.read(path.read_text()))
+    assert_adds_up(after)
