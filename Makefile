@@ -10,8 +10,9 @@ STAMP := $(VENV)/.installed
 CLUSTER ?= auto
 KEEP ?=
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
-.PHONY: help venv libtpu demo test lint format gen gen-check e2e faults bench lock clean down
+.PHONY: help venv libtpu demo test lint format gen gen-check e2e faults bench bench-recovery lock clean down
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +61,9 @@ faults: $(STAMP) ## The slow faults of the catalogue, on real nodes (make test h
 
 bench: $(STAMP) ## Benchmarks, printed as ratios
 	@$(PY) -m bench
+
+bench-recovery: $(STAMP) ## Recovery beside JobSet alone and Kubeflow Trainer, in one run (over an hour)
+	@$(PY) -m bench.recovery $(BENCH_ARGS)
 
 lock: $(STAMP) ## Resolve the dependencies anew into requirements/
 	@bash tools/lock.sh $(VENV)

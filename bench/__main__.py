@@ -8,13 +8,13 @@ import sys
 from collections.abc import Callable
 from types import ModuleType
 
-from bench import agents, checkpoint, cluster, recovery
+from bench import agents, checkpoint, cluster, demo
 
 _BENCHES: dict[str, Callable[[argparse.Namespace], object]] = {
     "cluster": lambda args: cluster.run(args.repeat),
     "agents": lambda args: agents.run(args.repeat),
     "checkpoint": lambda args: checkpoint.main(["--repeat", str(args.repeat)]),
-    "recovery": lambda args: recovery.run(args.repeat),
+    "demo": lambda args: demo.run(args.repeat),
     "input": lambda args: _late("input_wait").run_input(args.repeat),
     "telemetry": lambda args: _late("input_wait").run_telemetry(args.repeat),
     "stragglers": lambda args: _late("stragglers").main(20 * args.repeat, 1000.0),

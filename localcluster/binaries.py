@@ -133,6 +133,18 @@ PROJECTS: tuple[Project, ...] = (
         module="github.com/coredns/coredns",
     ),
     Project("pause", "v1", {"pause": "tpujob.dev/localcluster/pause"}),
+    # A peer, for the benchmark of recovery alone.
+    Project(
+        "kubeflow-trainer",
+        "v2.2.0",
+        {"trainer": "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager"},
+        module="github.com/kubeflow/trainer/v2",
+        assets=(
+            "manifests/base/crds/trainer.kubeflow.org_*.yaml",
+            "manifests/base/webhook/manifests.yaml",
+            "manifests/base/runtimes/jax_distributed.yaml",
+        ),
+    ),
     Project("helm", "v4.3.1", {"helm": "helm.sh/helm/v4/cmd/helm"}),
     # No part of a cluster: what the trainer's tests take for buckets.
     Project(

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from localcluster import binaries, cgroups, controlplane, host, network
+from localcluster import binaries, cgroups, controlplane, host, kubeflow, network
 from localcluster.cache import locked
 from localcluster.kubeapi import Api, wait_for
 from localcluster.layout import Layout, Spec, State
@@ -166,6 +166,15 @@ class Cluster:
         binary = binaries.ensure({"kube-apiserver"})["kube-apiserver"]
         self._processes.start(controlplane.apiserver(binary, self._layout, self._state.endpoints))
         wait_for("the API server", self.api.is_ready, _API_READY_S)
+
+    def add_kubeflow_trainer(self, progress: Progress = say) -> None:
+        """Run Kubeflow Trainer's controller in this cluster, built first where it is missing."""
+        endpoints = self._state.endpoints
+        kubeflow.install(self._layout, self._processes, self.api, endpoints, progress)
+
+    def pod_logs(self, node: str) -> Path:
+        """Where a node's kubelet keeps the logs of its containers, as the host sees it."""
+        return self._nodes[node].var / "log" / "pods"
 
     def processes(self) -> list[dict[str, Any]]:
         """Name, running, restarts and exit_code of every process of the control plane."""

@@ -30,20 +30,25 @@ _PROBE: Object = {
 
 def manifests(endpoints: Endpoints, ca: bytes) -> tuple[list[Object], list[Object]]:
     """The CRDs and the webhook configurations, the latter pointing at our controller."""
-    webhook_url = f"https://{endpoints.host}:{endpoints.jobset}"
+    things = manifests_of("jobset", f"https://{endpoints.host}:{endpoints.jobset}", ca)
+    crds = [thing for thing in things if thing["kind"] == "CustomResourceDefinition"]
+    return crds, [thing for thing in things if thing not in crds]
+
+
+def manifests_of(project: str, url: str, ca: bytes) -> list[Object]:
+    """All objects of a controller's source tree, its webhooks pointing at `url`."""
     things: list[Object] = [
         thing
-        for path in binaries.assets("jobset")
+        for path in binaries.assets(project)
         for thing in yaml.load_all(path.read_text(encoding="utf-8"), _Loader)
         if thing
     ]
-    crds = [thing for thing in things if thing["kind"] == "CustomResourceDefinition"]
-    hooks = [thing for thing in things if thing not in crds]
-    for configuration in hooks:
-        configuration["metadata"]["name"] = f"jobset-{configuration['metadata']['name']}"
-        for webhook in configuration["webhooks"]:
-            point_at(webhook, webhook_url, ca)
-    return crds, hooks
+    for thing in things:
+        for webhook in thing.get("webhooks", ()):
+            point_at(webhook, url, ca)
+        if "webhooks" in thing:
+            thing["metadata"]["name"] = f"{project}-{thing['metadata']['name']}"
+    return things
 
 
 def point_at(webhook: dict[str, Any], url: str, ca: bytes) -> None:
