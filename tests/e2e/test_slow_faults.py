@@ -39,6 +39,25 @@ def test_exit_codes_have_meanings(jobs: Jobs, code: ExitCode, cause: str, budget
     assert_adds_up(status)
 
 
+def test_container_out_of_memory_is_restarted_in_its_pod(jobs: Jobs) -> None:
+    """R1: the kernel kills a container's first process, and all end with it."""
+    template = jobs.template("python", "-c", TRAINING)
+    template["spec"]["containers"][0]["resources"] = {"limits": {"memory": "1Gi"}}
+    jobs.create("j", template)
+    jobs.wait_step("j", 15)
+    pods = jobs.pods("j")
+    catalogue.make("exhaust-container", jobs.scene("j"), Place(0, 1))
+    status = jobs.wait_recovered("j")
+    [incident] = status["incidents"]
+    assert (incident["cause"], incident["rung"], incident["worker"]) == ("node", "R1", 1)
+    after = jobs.pods("j")
+    assert uids(after) == uids(pods)
+    [container] = after["j-1-slice-0-1"]["status"]["containerStatuses"]
+    assert container["lastState"]["terminated"]["reason"] == "OOMKilled"
+    assert status["budgets"]["process"]["used"] == 0
+    assert_adds_up(status)
+
+
 def test_full_disk_is_told_and_survived(jobs: Jobs) -> None:
     """A save that finds no room ends the program, in its words; with room, training goes on."""
     template = jobs.template("python", "-c", TRAINING)
@@ -128,3 +147,21 @@ def test_job_recovers_without_the_api_server(jobs: Jobs) -> None:
     assert after["generation"] == 2
     diary.assert_resumes_are_right(diary.read(path.read_text()))
     assert_adds_up(after)
+
+
+def test_forced_deletion_of_the_leaders_pod(jobs: Jobs) -> None:
+    """R2: the API forgets a pod at once; its slice is made anew, and no two worlds train."""
+    jobs.train("j", slices=2)
+    jobs.wait_step("j", 15)
+    scene = jobs.scene("j")
+    before = uids(jobs.pods("j"))
+    catalogue.make("delete-pod-by-force", scene, LEADER)
+    status = jobs.wait_recovered("j")
+    [incident] = status["incidents"]
+    assert (incident["cause"], incident["rung"], incident["slice"]) == ("preemption", "R2", 0)
+    after = uids(jobs.pods("j"))
+    kept = {name for name in after if after[name] == before[name]}
+    assert kept == {"j-1-slice-1-0", "j-1-slice-1-1"}
+    assert status["budgets"]["process"]["used"] == 0
+    diary.assert_resumes_are_right(diary.read(scene.shell(LEADER, "cat $FOLDER/diary")))
+    assert_adds_up(status)
