@@ -22,6 +22,7 @@ _OF_CLUSTERS = ("control_plane", "e2e")
 CRD = Path(__file__).parents[1] / "crds" / "tpujob.dev_tputrainingjobs.yaml"
 
 
+@pytest.hookimpl(tryfirst=True)  # the distribution reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say what one process of several takes: all that needs clusters, or a whole file.
 
