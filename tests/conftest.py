@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling, Scheduling
 
 from localcluster import host
 from localcluster.cluster import Cluster
@@ -18,20 +21,27 @@ from localcluster.layout import Spec
 settings.register_profile("shared-machine", deadline=None)
 settings.load_profile("shared-machine")
 
-_OF_CLUSTERS = ("control_plane", "e2e")
+_NEEDS_CLUSTER = re.compile(
+    r"^tests/(e2e|operator|localcluster)/|_on_(api_server|control_plane)\.py$"
+)
 CRD = Path(__file__).parents[1] / "crds" / "tpujob.dev_tputrainingjobs.yaml"
 
 
-@pytest.hookimpl(tryfirst=True)  # the distribution reads the groups in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say what one process of several takes: all that needs clusters, or a whole file.
+class _Halves(LoadScopeScheduling):
+    """What one process of several takes: all that needs clusters, or a whole file.
 
     Clusters mostly wait, while other tests compute; two clusters at once would starve each other.
     """
-    for item in items:
-        needs_cluster = any(map(item.get_closest_marker, _OF_CLUSTERS))
-        group = "clusters" if needs_cluster else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return "clusters" if _NEEDS_CLUSTER.search(path) else path
+
+
+@pytest.hookimpl
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    """How ``-n`` shares the tests out."""
+    return _Halves(config, log)
 
 
 def start_control_plane(name: str) -> Cluster:

@@ -18,4 +18,4 @@ say "TPU compiler: downloaded once on a machine"
 # It exists for x86 alone; elsewhere its tests are skipped and say so.
 [ "$(uname -m)" != x86_64 ] || make -s libtpu
 say "tests: core, contracts, control plane, trainer, end to end"
-.venv/bin/python -m pytest -n 2 --dist loadgroup ${PYTEST_ARGS:-}
+.venv/bin/python -m pytest -n 2 ${PYTEST_ARGS:-}
