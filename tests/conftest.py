@@ -22,12 +22,12 @@ settings.register_profile("shared-machine", deadline=None)
 settings.load_profile("shared-machine")
 
 _NEEDS_CLUSTER = re.compile(
-    r"^tests/(e2e|operator|localcluster)/|_on_(api_server|control_plane)\.py$"
+    r"^tests/(e2e|operator|localcluster|cli)/|_on_(api_server|control_plane)\.py$"
 )
 CRD = Path(__file__).parents[1] / "crds" / "tpujob.dev_tputrainingjobs.yaml"
 
 
-class _Halves(LoadScopeScheduling):
+class _Halves(LoadScopeScheduling):  # type: ignore[misc] # xdist ships no types
     """What one process of several takes: all that needs clusters, or a whole file.
 
     Clusters mostly wait, while other tests compute; two clusters at once would starve each other.
