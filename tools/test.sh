@@ -18,4 +18,5 @@ say "TPU compiler: downloaded once on a machine"
 # It exists for x86 alone; elsewhere its tests are skipped and say so.
 [ "$(uname -m)" != x86_64 ] || make -s libtpu
 say "tests: core, contracts, control plane, trainer, end to end"
-.venv/bin/python -m pytest -n 2 ${PYTEST_ARGS:-}
+# In their order: JAX's threads come last, as no process may be forked beside them.
+.venv/bin/python -m pytest -n 2 --no-loadscope-reorder ${PYTEST_ARGS:-}
