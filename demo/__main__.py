@@ -167,7 +167,7 @@ class Demo:
         if target.kubeconfig:
             self._console.print(f"  export KUBECONFIG={target.kubeconfig}")
         for command in (
-            "kubectl -n demo get tpujobs,jobsets,pods -o wide",
+            "kubectl -n demo get tpujob,jobsets,pods -o wide",
             "kubectl -n demo describe tpujob demo",
             "kubectl -n demo logs demo-1-coordinator-0-0 # and so on",
             "make down  # when you have seen enough",
