@@ -10,6 +10,7 @@ from tpujob_operator.core.observations import Fact, FactKind
 from tpujob_operator.core.plan import Delete, Note
 from tpujob_operator.core.policies.completion import failed
 from tpujob_operator.core.situation import NOTHING, Outcome, Situation, Verdict, fact
+from tpujob_operator.core.views import JobSetView
 
 _FIRST_DELAY_MS = 1_000
 _LONGEST_DELAY_MS = 300_000
@@ -71,10 +72,17 @@ def restart_changed_attempt(situation: Situation) -> Outcome:
         f"Changed: {', '.join(f'spec.{field}' for field in fields)}. Attempt {situation.attempt} "
         f"saves and ends; attempt {situation.attempt + 1} resumes from its checkpoint."
     )
+    return leave_attempt(
+        situation, jobset, "the spec has changed", Note(reasons.SPEC_CHANGED, message)
+    )
+
+
+def leave_attempt(situation: Situation, jobset: JobSetView, why: str, note: Note) -> Outcome:
+    """Have the present attempt save and go, and another one begin."""
     return Outcome(
-        actions=(Delete(jobset.ref, "the spec has changed"),),
+        actions=(Delete(jobset.ref, why),),
         facts=(fact(situation, FactKind.ATTEMPT_LEFT),),
-        notes=(Note(reasons.SPEC_CHANGED, message),),
+        notes=(note,),
         memory=situation.memory.of_next_attempt(situation.history.progress.committed_step),
         attempt=situation.attempt + 1,
     )

@@ -16,9 +16,9 @@ from tpujob_operator.api import reasons
 from tpujob_operator.api.base import parse_rfc3339
 from tpujob_operator.api.conditions import ConditionType
 from tpujob_operator.core import suspects
-from tpujob_operator.core.observations import FactKind
-from tpujob_operator.core.plan import Delete, Note
-from tpujob_operator.core.situation import NOTHING, Outcome, Situation, Verdict, fact
+from tpujob_operator.core.plan import Note
+from tpujob_operator.core.policies.attempts import leave_attempt
+from tpujob_operator.core.situation import NOTHING, Outcome, Situation, Verdict
 from tpujob_operator.core.suspects import Suspect
 
 #: The scheduler needs moments, and a slice's pods come one after the other.
@@ -76,14 +76,10 @@ def move_attempt(situation: Situation) -> Outcome:
         f"Pods of attempt {situation.attempt} find no place. Attempt {situation.attempt + 1} "
         f"{avoided}; it begins when they are gone."
     )
-    return Outcome(
-        actions=(Delete(jobset.ref, "its pods find no place"),),
-        facts=(fact(situation, FactKind.ATTEMPT_LEFT),),
-        verdicts={ConditionType.RESTARTING: Verdict(True, reasons.NEW_ATTEMPT, message)},
-        notes=(Note(reasons.NEW_ATTEMPT, message, "Warning"),),
-        memory=situation.memory.of_next_attempt(situation.history.progress.committed_step),
-        attempt=situation.attempt + 1,
-    )
+    note = Note(reasons.NEW_ATTEMPT, message, "Warning")
+    left = leave_attempt(situation, jobset, "its pods find no place", note)
+    verdict = Verdict(True, reasons.NEW_ATTEMPT, message)
+    return dataclasses.replace(left, verdicts={ConditionType.RESTARTING: verdict})
 
 
 def _trains(situation: Situation) -> bool:
