@@ -11,6 +11,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from tpujob_operator.core.stored import known_fields
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chips:
@@ -41,5 +43,4 @@ class Chips:
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Chips:
         """Inverse of ``dataclasses.asdict``; keys of other versions are ignored."""
-        names = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{name: int(value) for name, value in raw.items() if name in names})
+        return cls(**{name: int(value) for name, value in known_fields(cls, raw).items()})

@@ -9,6 +9,7 @@ from typing import Any
 
 from tpujob_agent.protocol import BUDGET_OF_CAUSE, TAKEN_AWAY, Budget, Cause, EventKind
 from tpujob_operator.core.observations import FactKind, Observation
+from tpujob_operator.core.stored import known_fields
 
 #: Incidents kept; older ones are counted only.
 NEWEST = 20
@@ -63,8 +64,7 @@ class Incident:
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Incident:
         """Inverse of ``to_json``; keys of other versions are ignored."""
-        names = {field.name for field in dataclasses.fields(cls)}
-        values = {name: value for name, value in raw.items() if name in names}
+        values = known_fields(cls, raw)
         return cls(**values | {"cause": Cause(raw["cause"]), "rung": Rung(raw["rung"])})
 
 

@@ -14,14 +14,15 @@ The chips that were held meanwhile are booked along with the time.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tpujob_agent.protocol import EventKind, Phase
 from tpujob_operator.core.chips import Chips
 from tpujob_operator.core.observations import FactKind, Observation
 from tpujob_operator.core.segments import Segment, compact, split
-from tpujob_operator.core.timetypes import TimeType, TimeView
+from tpujob_operator.core.stored import known_fields
+from tpujob_operator.core.timetypes import TimeType, TimeView, booked
 
 _TYPE_OF_PHASE: dict[Phase, TimeType] = {
     Phase.STARTING: TimeType.RUNTIME_INIT,
@@ -133,8 +134,8 @@ class Ledger:
             return self
         chip_ms, chips = self.chips.take(to_ms)
         return self.but(
-            closed=_sum(self.closed, ((kind, span),)),
-            closed_chips=_sum(self.closed_chips, ((kind, chip_ms),)),
+            closed=booked(self.closed, ((kind, span),)),
+            closed_chips=booked(self.closed_chips, ((kind, chip_ms),)),
             chips=chips,
             cursor_ms=to_ms,
         )
@@ -196,8 +197,8 @@ class Ledger:
         times = (part for segment in done for part in segment.by_type())
         chips = (part for segment in done for part in segment.chips_by_type())
         return self.but(
-            closed=_sum(self.closed, times),
-            closed_chips=_sum(self.closed_chips, chips),
+            closed=booked(self.closed, times),
+            closed_chips=booked(self.closed_chips, chips),
             unsettled=rest,
         )
 
@@ -208,8 +209,8 @@ class Ledger:
             return self
         chip_ms = sum(segment.chip_ms for segment in self.unsettled)
         return self.but(
-            closed=_sum(self.closed, ((TimeType.ROLLBACK, lost),)),
-            closed_chips=_sum(self.closed_chips, ((TimeType.ROLLBACK, chip_ms),)),
+            closed=booked(self.closed, ((TimeType.ROLLBACK, lost),)),
+            closed_chips=booked(self.closed_chips, ((TimeType.ROLLBACK, chip_ms),)),
             unsettled=(),
         )
 
@@ -235,24 +236,13 @@ class Ledger:
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Ledger:
         """Inverse of ``to_json``; keys of other versions are ignored."""
-        names = {field.name for field in dataclasses.fields(cls)}
-        values = {name: value for name, value in raw.items() if name in names}
+        values = known_fields(cls, raw)
         for name in ("closed", "closed_chips"):
             values[name] = {TimeType(kind): int(ms) for kind, ms in raw.get(name, {}).items()}
         values["chips"] = Chips.from_json(raw.get("chips", {}))
         values["unsettled"] = tuple(Segment(*parts) for parts in raw.get("unsettled", ()))
         values["phase"] = Phase(raw.get("phase", Phase.STARTING))
         return cls(**values)
-
-
-def _sum(
-    booked: Mapping[TimeType, int], more: Iterable[tuple[TimeType, int]]
-) -> dict[TimeType, int]:
-    total = dict(booked)
-    for kind, amount in more:
-        if amount:
-            total[kind] = total.get(kind, 0) + amount
-    return total
 
 
 def _generation_started(ledger: Ledger, seen: Observation) -> Ledger:

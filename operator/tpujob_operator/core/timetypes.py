@@ -7,7 +7,7 @@ several could apply.
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 
 class TimeType(enum.StrEnum):
@@ -53,6 +53,17 @@ DESCRIPTIONS: dict[TimeType, str] = {
     TimeType.PRODUCTIVE: "settled step time: covered by a committed checkpoint",
     TimeType.UNATTRIBUTED: "no rule applies",
 }
+
+
+def booked(
+    sums: Mapping[TimeType, int], more: Iterable[tuple[TimeType, int]]
+) -> dict[TimeType, int]:
+    """The sums by type after more of them, in any unit; a type without any is left out."""
+    total = dict(sums)
+    for kind, amount in more:
+        if amount:
+            total[kind] = total.get(kind, 0) + amount
+    return total
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
