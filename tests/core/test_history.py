@@ -131,6 +131,14 @@ def test_hosts_that_leave_because_of_a_suspension_are_no_incident() -> None:
     assert history.apply(loss(T0 + 210, T0 + 205)).incidents.restarts == 1
 
 
+def test_job_that_finishes_while_it_is_suspended_has_finished() -> None:
+    """An attempt that makes way for a changed one has not done what is asked for now."""
+    finished = event(T0 + 120, EventKind.FINISHED, step=3)
+    for told, has_finished in ((FactKind.SUSPENDED, True), (FactKind.ATTEMPT_LEFT, False)):
+        history = _fold([*start(T0), Fact(T0 + 100, told), finished])
+        assert history.finished is has_finished
+
+
 def test_only_the_newest_incidents_are_kept_but_all_are_counted() -> None:
     """Status stays bounded over any number of incidents."""
     history = _fold(start(T0))

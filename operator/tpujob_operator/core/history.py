@@ -13,6 +13,7 @@ from tpujob_operator.core.incidents import Incidents
 from tpujob_operator.core.ledger import Ledger
 from tpujob_operator.core.observations import Observation
 from tpujob_operator.core.recoveries import Recoveries
+from tpujob_operator.core.stored import known_fields
 
 #: Form of the persisted state; a state of another form is not read.
 FORM = 1
@@ -51,8 +52,7 @@ class Progress:
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Progress:
         """Inverse of ``dataclasses.asdict``; keys of other versions are ignored."""
-        names = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{name: value for name, value in raw.items() if name in names})
+        return cls(**known_fields(cls, raw))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Interval:
     predicted_ratio: float = 0.0
 
 
-_ENDS_OF_WORLDS = (EventKind.LOSS, EventKind.GAVE_UP, EventKind.FINISHED)
+_ENDS_OF_WORLDS = (EventKind.LOSS, EventKind.GAVE_UP)
 #: Weight of the newest stretch of steps in the mean step time.
 _SMOOTHING = 0.3
 
@@ -93,7 +93,8 @@ class History:
     def apply(self, seen: Observation) -> History:
         """The history after one observation."""
         ledger = self.ledger.apply(seen)
-        if self.ledger.is_told_to_go and seen.kind in _ENDS_OF_WORLDS:
+        is_outdated = self.ledger.leaving and seen.kind is EventKind.FINISHED
+        if is_outdated or (self.ledger.is_told_to_go and seen.kind in _ENDS_OF_WORLDS):
             # The coordinator cannot know that these hosts were meant to leave.
             return dataclasses.replace(self, ledger=ledger)
         return dataclasses.replace(
