@@ -21,7 +21,7 @@ from tests.e2e.rig import Jobs, assert_adds_up, container_restarts, uids
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 _NO_LIMITS = dict.fromkeys(("userError", "process", "infrastructure", "noProgress"), -1)
-_HANG_S = 5  # a step takes 0.05 s, on a machine that may be busy
+_HANG_S = 10  # a step takes 0.05 s, on a machine that may be busy
 
 
 class Case(NamedTuple):
@@ -79,7 +79,7 @@ class LongJob:
     def start(self) -> None:
         """Create it."""
         template = self.jobs.template("python", "-c", TRAINING)
-        template["spec"]["containers"][0]["resources"] = {"limits": {"memory": "1Gi"}}
+        template["spec"]["containers"][0]["resources"] = {"limits": {"memory": "256Mi"}}
         self.jobs.create(
             "j",
             template,
