@@ -22,7 +22,7 @@ from tpujob_operator.core.policies.dead_nodes import clear_dead_pods
 from tpujob_operator.core.policies.deletion import leave_alone_while_deleting
 from tpujob_operator.core.policies.finished import clear_after_finished
 from tpujob_operator.core.policies.health import replace_stragglers, report_findings
-from tpujob_operator.core.policies.lost_pods import replace_broken_jobs
+from tpujob_operator.core.policies.lost_pods import blame_lost_pods, replace_broken_jobs
 from tpujob_operator.core.policies.notices import explain_lost_nodes, tell_coordinator
 from tpujob_operator.core.policies.objectives import report_goodput, report_mfu
 from tpujob_operator.core.policies.objects import (
@@ -64,6 +64,7 @@ POLICIES: tuple[Policy, ...] = (
     follow_suspend,
     wait_for_jobset_kind,
     begin_first_attempt,
+    blame_lost_pods,
     explain_lost_nodes,
     watch_suspects,
     restart_failed_attempt,

@@ -212,7 +212,8 @@ def _explained(incident: Incident, data: Mapping[str, Any]) -> Incident:
     if (incident.at_ms, incident.pod) != (data["atMs"], data["pod"]):
         return incident
     message = f"{incident.message}: {data['message']}"[-MESSAGE_LIMIT:]
-    return dataclasses.replace(incident, cause=Cause(data["cause"]), message=message)
+    culprit = data.get("culprit", {})
+    return dataclasses.replace(incident, cause=Cause(data["cause"]), message=message, **culprit)
 
 
 def _resumed(incident: Incident, data: Mapping[str, Any]) -> Incident:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tpujob_operator.core import suspects
+from tpujob_operator.core.stored import known_fields
 from tpujob_operator.core.suspects import Suspect
 
 #: A slice that was replaced once is replaced at once; again within this time, with a delay.
@@ -37,10 +38,22 @@ class Replacements:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class LostPod:
+    """The one pod for whose sake a slice was made anew: its other pods had to go with it."""
+
+    at_ms: int
+    slice: int
+    host: int
+    node: str
+    pod: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Memory:
     """State of the policies that Kubernetes does not hold for them."""
 
     replacements: Mapping[str, Replacements] = dataclasses.field(default_factory=dict)
+    lost_pods: tuple[LostPod, ...] = ()  # whose incident has not been told yet
     attempts_without_commit: int = 0
     committed_at_attempt: int = 0  # checkpoint step when the attempt began
     next_attempt_ms: int = 0
@@ -52,6 +65,11 @@ class Memory:
         """The memory after the Job called ``name`` was deleted for a lost pod."""
         count = self.replacements.get(name, Replacements()).another(now_ms)
         return dataclasses.replace(self, replacements={**self.replacements, name: count})
+
+    def lost(self, pod: LostPod) -> Memory:
+        """The memory after one pod alone broke its slice."""
+        others = (known for known in self.lost_pods if known.slice != pod.slice)
+        return dataclasses.replace(self, lost_pods=(*others, pod))
 
     def of_next_attempt(self, committed_step: int) -> Memory:
         """What is still worth knowing when an attempt makes way for another one."""
@@ -67,6 +85,7 @@ class Memory:
             "replacements": {
                 name: [item.count, item.last_ms] for name, item in sorted(self.replacements.items())
             },
+            "lostPods": [dataclasses.asdict(pod) for pod in self.lost_pods],
             "attemptsWithoutCommit": self.attempts_without_commit,
             "committedAtAttempt": self.committed_at_attempt,
             "nextAttemptMs": self.next_attempt_ms,
@@ -83,6 +102,9 @@ class Memory:
                 name: Replacements(int(count), int(last))
                 for name, (count, last) in raw.get("replacements", {}).items()
             },
+            lost_pods=tuple(
+                LostPod(**known_fields(LostPod, pod)) for pod in raw.get("lostPods", ())
+            ),
             attempts_without_commit=int(raw.get("attemptsWithoutCommit", 0)),
             committed_at_attempt=int(raw.get("committedAtAttempt", 0)),
             next_attempt_ms=int(raw.get("nextAttemptMs", 0)),

@@ -14,7 +14,8 @@ class FactKind(enum.StrEnum):
     # ATTEMPT_FAILED: cause, onsetAtMs, step, message; as of a loss
     ATTEMPT_FAILED = "attemptFailed"
     ATTEMPT_LEFT = "attemptLeft"  # it is told to save and go: for another spec or other nodes
-    LOSS_EXPLAINED = "lossExplained"  # atMs, pod: which; cause, message: what it was
+    #: atMs, pod: which; cause, message: what it was; culprit: worker, node and pod, if another
+    LOSS_EXPLAINED = "lossExplained"
     SUSPENDED = "suspended"
     RESUMED = "resumed"
     CHIPS_HELD = "chipsHeld"  # chips: of all worker pods that have a node

@@ -4,11 +4,19 @@ The Job controller alone would wait 10 s, then 20 s, 40 s … before it replaces
 pod, and a TPU slice that has lost a host is broken as a whole anyway.
 """
 
+import dataclasses
+
+from tpujob_agent.protocol import Cause
 from tpujob_operator.api import reasons
-from tpujob_operator.core.memory import Replacements
+from tpujob_operator.core.incidents import Incident, Rung
+from tpujob_operator.core.memory import CALM_MS, LostPod, Replacements
+from tpujob_operator.core.observations import Fact, FactKind
 from tpujob_operator.core.plan import Delete, Note
 from tpujob_operator.core.situation import NOTHING, Outcome, Situation
 from tpujob_operator.core.views import JobView
+
+#: The coordinator's clock and ours may differ by so much.
+_SKEW_MS = 5_000
 
 
 def replace_broken_jobs(situation: Situation) -> Outcome:
@@ -32,6 +40,42 @@ def replace_broken_jobs(situation: Situation) -> Outcome:
             step = _replace(situation.after(outcome), job, lost)
             outcome = _both(outcome, step)
     return outcome
+
+
+def blame_lost_pods(situation: Situation) -> Outcome:
+    """Blame the pod that broke its slice, not one that had to go with it.
+
+    The coordinator blames the host that says goodbye first, and a kubelet that is busy may
+    be slower to end the pod that was lost than another one is to end those we delete.
+    """
+    facts, waiting = [], []
+    for lost in situation.memory.lost_pods:
+        incident = next((one for one in situation.history.incidents.newest if _of(one, lost)), None)
+        if incident is None:
+            waiting.append(lost)
+        elif incident.pod != lost.pod:
+            facts.append(_blamed(situation, incident, lost))
+    if len(waiting) == len(situation.memory.lost_pods):
+        return NOTHING
+    memory = dataclasses.replace(situation.memory, lost_pods=tuple(waiting))
+    return Outcome(facts=tuple(facts), memory=memory)
+
+
+def _of(incident: Incident, lost: LostPod) -> bool:
+    since_ms = incident.at_ms - lost.at_ms
+    is_gone = incident.rung is Rung.POD and incident.cause is not Cause.STRAGGLER
+    return is_gone and incident.slice == lost.slice and -_SKEW_MS <= since_ms <= CALM_MS
+
+
+def _blamed(situation: Situation, incident: Incident, lost: LostPod) -> Fact:
+    data = {
+        "atMs": incident.at_ms,
+        "pod": incident.pod,
+        "cause": incident.cause.value,
+        "message": f"pod {lost.pod} of its slice was lost first",
+        "culprit": {"worker": lost.host, "node": lost.node, "pod": lost.pod},
+    }
+    return Fact(situation.now_ms, FactKind.LOSS_EXPLAINED, data)
 
 
 def _loss(situation: Situation, job: JobView) -> str:
@@ -63,9 +107,14 @@ def _replace(situation: Situation, job: JobView, lost: str) -> Outcome:
         return Outcome(requeue_after_s=wait_ms / 1000)
     what = "The coordinator" if job.is_coordinator else f"Slice {job.slice_index}"
     message = f"{what} has lost {lost}. Its pods are made anew; training resumes when they are in."
+    memory = situation.memory.replaced(job.name, situation.now_ms)
+    gone = [pod for pod in situation.snapshot.pods_of(job) if pod.is_lost and pod.is_worker]
+    if len(gone) == 1:  # of several nobody knows which was the first
+        [pod] = gone
+        memory = memory.lost(LostPod(situation.now_ms, *pod.place, pod.node, pod.name))
     return Outcome(
         actions=(Delete(job.ref, f"it has lost {lost}"),),
-        memory=situation.memory.replaced(job.name, situation.now_ms),
+        memory=memory,
         notes=(Note(reasons.SLICE_RESTARTED, message, "Warning"),),
     )
 
