@@ -107,7 +107,10 @@ def step(
 
 
 def recompiled() -> None:
-    """A program that was compiled before had to be compiled again, as for another shape."""
+    """A program that the steps run had to be compiled again, as for another shape.
+
+    What restores and saves compile when they first need it is not to be told.
+    """
     if writer := _client.writer():
         writer.recompiled()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 
 import jax
 
@@ -16,11 +18,17 @@ Tell = Callable[[str, str, float], None]
 
 
 class RecompileWatch(logging.Handler):
-    """Tells about each program that is compiled for other shapes once ``arm`` was called."""
+    """Tells about each program of the steps that is compiled again once ``arm`` was called.
+
+    A program belongs to the steps if it is compiled in the course of one, by the thread that
+    makes it. A name alone says nothing: restores, saves and probes run programs of one name for
+    every leaf and every device, and compile them when they are first needed.
+    """
 
     def __init__(self, tell: Tell) -> None:
         super().__init__(logging.DEBUG)
         self._tell, self._is_armed = tell, False
+        self._stepping: int | None = None  # the thread that is making a step
         self._shapes: dict[str, str] = {}
         self._compiled: set[str] = set()
         logger = logging.getLogger(_LOGGER)
@@ -30,8 +38,17 @@ class RecompileWatch(logging.Handler):
         jax.monitoring.register_event_duration_secs_listener(self._on_duration)
 
     def arm(self) -> None:
-        """From here on all programs should be compiled."""
+        """From here on all programs of the steps should be compiled."""
         self._is_armed = True
+
+    @contextlib.contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Around whatever compiles nothing once the first step is done."""
+        self._stepping = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._stepping = None
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the shapes of a compilation that begins; called by ``logging``."""
@@ -42,7 +59,7 @@ class RecompileWatch(logging.Handler):
             logging.getLogger().handle(record)
 
     def _on_duration(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
-        if event != _EVENT:
+        if event != _EVENT or threading.get_ident() != self._stepping:
             return
         name = str(kwargs.get("fun_name", "?"))
         if self._is_armed and name in self._compiled:

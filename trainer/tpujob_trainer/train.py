@@ -180,7 +180,7 @@ def _loop(
         reporter.probe_if_due(number)
         are_devices_free = reporter.is_pending_ready
         arrived_at, begun = time.time(), time.perf_counter()
-        with profiler.annotated(number):
+        with profiler.annotated(number), run.recompiles.stepping():
             state, metrics = programs[length].call(state, rows)
         reporter.dispatched(
             _Dispatched(
