@@ -50,7 +50,7 @@ def start_control_plane(name: str) -> Cluster:
         pytest.skip(reason)
     cluster = Cluster.up(Spec(name=name, control_plane_only=True), tied=True)
     cluster.kubectl("apply", "--server-side", "-f", str(CRD))
-    cluster.kubectl("wait", "--for=create", "--timeout=10s", "crd/tputrainingjobs.tpujob.dev")
+    cluster.kubectl("wait", "--for=create", "--timeout=120s", "crd/tputrainingjobs.tpujob.dev")
     return cluster
 
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import urllib.request
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -82,8 +83,8 @@ def test_a_host_with_slow_input_is_named(tmp_path: Path) -> None:
         start(made)
         made.wait_event(EventKind.COMMITTED)
         (tmp_path / "slow-input-2").touch()
-        found = made.wait_event(EventKind.FINDING, isOpen=True, finding=Finding.STRAGGLER)["data"]
-        assert (found["slice"], found["host"], found["node"]) == (1, 0, "node10")
+        found = _wait_straggler(made, 1, 0)
+        assert found["node"] == "node10"
         assert found["cause"] == "input"
         url = f"http://127.0.0.1:{made.config.http_port}{METRICS_PATH}"
         with urllib.request.urlopen(url, timeout=60) as response:
@@ -103,13 +104,18 @@ def test_a_process_that_is_stopped_again_and_again_is_named(tmp_path: Path) -> N
         stopper = threading.Thread(target=_stop_and_go, args=(victim, is_over))
         stopper.start()
         try:
-            found = made.wait_event(EventKind.FINDING, isOpen=True, finding=Finding.STRAGGLER)[
-                "data"
-            ]
+            _wait_straggler(made, 0, 1)
         finally:
             is_over.set()
             stopper.join()
-        assert (found["slice"], found["host"]) == (0, 1)
+
+
+def _wait_straggler(made: Rig, slice_index: int, host: int) -> dict[str, Any]:
+    """Its finding; on a busy machine another host may be slow for a while as well."""
+    found = made.wait_event(
+        EventKind.FINDING, isOpen=True, finding=Finding.STRAGGLER, slice=slice_index, host=host
+    )
+    return cast("dict[str, Any]", found["data"])
 
 
 def _stop_and_go(pid: int, is_over: threading.Event) -> None:

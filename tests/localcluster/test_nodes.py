@@ -5,9 +5,8 @@ import json
 import os
 import subprocess
 import tarfile
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from localcluster import binaries, cgroups, host, imagearchive, images, processe
 from localcluster.cluster import Cluster
 from localcluster.kubeapi import is_listening
 from localcluster.layout import Layout, Spec
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.e2e,
@@ -42,13 +42,6 @@ spec:
 """
 
 
-def _eventually(is_so: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.1)
-
-
 @pytest.fixture(scope="module")
 def running() -> Iterator[Cluster]:
     """A cluster with two TPU nodes and the operator's image."""
@@ -60,7 +53,7 @@ def running() -> Iterator[Cluster]:
 
 def _start(running: Cluster, name: str, node: str) -> None:
     running.kubectl("apply", "--filename=-", stdin=_POD.replace("NAME", name).replace("NODE", node))
-    running.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s")
+    running.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=180s")
 
 
 def _python(running: Cluster, pod: str, code: str) -> str:
@@ -110,11 +103,13 @@ def test_power_cut_and_return(running: Cluster) -> None:
     """A node without power turns NotReady; with power again its pod runs, its chips are there."""
     _start(running, "victim", "node1")
     running.fail_node("node1")
-    _eventually(lambda: not _is_ready(running, "node1"), 90)
+    wait_until(lambda: not _is_ready(running, "node1"), "node1 is not Ready")
     running.heal_node("node1")
-    _eventually(lambda: _is_ready(running, "node1"))
+    wait_until(lambda: _is_ready(running, "node1"), "node1 is Ready")
     restarts = "--output=jsonpath={.status.containerStatuses[0].restartCount}"
-    _eventually(lambda: running.kubectl("get", "pod", "victim", restarts).stdout == "1")
+    wait_until(
+        lambda: running.kubectl("get", "pod", "victim", restarts).stdout == "1", "one restart"
+    )
     assert _chips(running, "node1") == "4"
     running.kubectl("delete", "pod", "victim")
 
@@ -129,10 +124,11 @@ def test_cut_network_and_return(running: Cluster) -> None:
     running.fail_node("node0", network=True)
     assert not is_listening(address, _KUBELET_PORT)
     running.heal_node("node0")
-    _eventually(
+    wait_until(
         lambda: (
             running.kubectl("exec", "island", "--", "ls", "/tmp/alive", check=False).returncode == 0
-        )
+        ),
+        "the container is reached again",
     )
     running.kubectl("delete", "pod", "island")
 
@@ -144,7 +140,7 @@ def test_image_is_loaded_into_running_nodes(running: Cluster, tmp_path: Path) ->
     running.load_image(archive, lines.append)
     assert [line.split()[-2] for line in lines] == ["node0", "node1", "cpu0"]
     running.kubectl("run", "tiny", "--image=test/tiny:1", "--restart=Never")
-    running.kubectl("wait", "--for=condition=Ready", "pod/tiny", "--timeout=60s")
+    running.kubectl("wait", "--for=condition=Ready", "pod/tiny", "--timeout=180s")
     running.kubectl("delete", "pod", "tiny", "--grace-period=1")
 
 

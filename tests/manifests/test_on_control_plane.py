@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from localcluster.cluster import Cluster
-from localcluster.kubeapi import ApiError, wait_for
+from localcluster.kubeapi import ApiError
+from tests.waiting import wait_until
 from tpujob_operator.api.models import TPUTrainingJob, parse_job
 from tpujob_operator.core.manifests import build
 from tpujob_operator.core.manifests.options import ManifestOptions
@@ -73,14 +74,15 @@ def test_jobset_makes_the_pods(name: str, place: Place, options: ManifestOptions
     job = place.create(_raw(name))
     for thing in build(job, attempt=1, options=options):
         place.apply(thing)
-    wait_for(
-        "the coordinator and the first host of each slice",
-        lambda: len(place.list("api/v1", "pods")) >= 1 + job.spec.slices,
-        timeout_s=30,
-    )
-    jobs = {item["metadata"]["name"] for item in place.list("apis/batch/v1", "jobs")}
     wanted = {f"{name}-1-slice-{index}" for index in range(job.spec.slices)}
-    assert jobs == {*wanted, f"{name}-1-coordinator-0"}
+    wanted.add(f"{name}-1-coordinator-0")
+
+    def have_pods() -> bool:
+        owners = [pod["metadata"]["ownerReferences"] for pod in place.list("api/v1", "pods")]
+        return {owner["name"] for [owner] in owners} == wanted
+
+    wait_until(have_pods, "a pod of the coordinator and of each slice")
+    assert {item["metadata"]["name"] for item in place.list("apis/batch/v1", "jobs")} == wanted
     for pod in place.list("api/v1", "pods"):
         labels = pod["metadata"]["labels"]
         assert labels["tpujob.dev/job"] == name

@@ -18,7 +18,7 @@ from localcluster.cluster import Cluster
 from localcluster.kubeapi import Object
 from tests.namespaced import Namespaced
 from tests.specs import TWO_SLICES
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 from tpujob_agent.processes import die_with_parent
 from tpujob_operator.core.kinds import EVENT, JOB, JOB_SET, POD, TPU_TRAINING_JOB, Kind
 
@@ -74,23 +74,25 @@ class OperatorProcess:
                 raise AssertionError(f"the operator ended:\n{self.text}")
             return "the operator is ready" in self.text
 
-        wait_until(is_ready, "ready operator", 60)
+        wait_until(is_ready, "ready operator")
 
     def get(self, server: str, path: str) -> str:
         """GET from one of its servers: ``probes`` or ``metrics``."""
         found = wait_until(lambda: re.findall(rf"{server} on port (\d+)", self.text), server)
-        with urllib.request.urlopen(f"http://127.0.0.1:{found[-1]}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{found[-1]}{path}", timeout=PATIENCE_S
+        ) as answer:
             return str(answer.read().decode())
 
     def kill(self) -> None:
         """End it as a power cut would."""
         self.popen.kill()
-        self.popen.wait(10)
+        self.popen.wait(PATIENCE_S)
 
     def stop(self) -> int:
         """End it as Kubernetes would; returns the exit code."""
         self.popen.send_signal(signal.SIGTERM)
-        return self.popen.wait(10)
+        return self.popen.wait(PATIENCE_S)
 
 
 @contextlib.contextmanager

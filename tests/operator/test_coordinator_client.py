@@ -7,6 +7,7 @@ from typing import Any, Self
 import pytest
 from aiohttp import web
 
+from tests.waiting import PATIENCE_S
 from tpujob_agent.notices import Notice
 from tpujob_agent.protocol import TELL_PATH, TIMELINE_PATH, TOKEN_HEADER, Cause, EventKind
 from tpujob_operator.core.kinds import TPU_TRAINING_JOB, Ref
@@ -92,7 +93,7 @@ class Reading:
 
     async def wait_woken(self) -> None:
         """Wait until a pass is asked for."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await self.woken.wait()
         self.woken.clear()
 
@@ -155,7 +156,7 @@ async def test_end_is_acknowledged_only_when_it_is_written_down(server: Server) 
         assert server.requests.empty()
         reading.state.persisted = reading.state.read
         reading.readers.follow(KEY, "u", is_wanted=True)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             acknowledgement = await server.requests.get()
     assert acknowledgement.query["after"] == "1"
     assert acknowledgement.query["wait_s"] == "0"

@@ -13,6 +13,7 @@ from localcluster.cluster import Cluster
 from tests.agent import rig as agents
 from tests.agent.rig import Rig
 from tests.operator.rig import Jobs, running
+from tests.waiting import PATIENCE_S
 from tpujob_agent.protocol import CoordinatorConfig, Env
 from tpujob_operator.core.kinds import JOB_SET, SECRET
 
@@ -94,7 +95,7 @@ def test_run_with_a_killed_trainer_is_accounted(
             own_jobs.wait_condition("j", "Succeeded", "Completed")
             coordinator = pods.rig.coordinator
             assert coordinator is not None
-            assert coordinator.wait(10) == 0
+            assert coordinator.wait(PATIENCE_S) == 0
             metrics = operator.get("metrics", "/metrics")
     except BaseException:
         print(pods.rig.story())
