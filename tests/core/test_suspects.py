@@ -13,7 +13,7 @@ from tests.core.world import START_MS, World
 from tpujob_agent.protocol import Cause
 from tpujob_operator.core.history import History
 from tpujob_operator.core.kinds import JOB_SET
-from tpujob_operator.core.memory import Memory
+from tpujob_operator.core.memory import LostPod, Memory
 from tpujob_operator.core.nodes import NodeView
 from tpujob_operator.core.suspects import DAY_MS, Suspect, merged, struck
 
@@ -80,7 +80,11 @@ def test_a_node_is_listed_once_with_its_longest_suspicion() -> None:
 
 def test_memory_survives_its_way_through_status() -> None:
     """Also what older operators have written."""
-    memory = Memory(dead_nodes=(Suspect("a", "x", 0, 1, "p"),), forgiven_ms=7)
+    memory = Memory(
+        dead_nodes=(Suspect("a", "x", 0, 1, "p"),),
+        forgiven_ms=7,
+        lost_pods=(LostPod(5, 1, 0, "node", "pod"),),
+    )
     assert Memory.from_json(json.loads(json.dumps(memory.to_json()))) == memory
     assert Memory.from_json({}) == Memory()
 
@@ -117,7 +121,7 @@ def test_pods_that_find_no_place_beside_a_dead_node_move() -> None:
     assert suspected["name"] == "node"
     assert world.notes.count("NodeSuspected") == 1
     world.find_no_place()
-    world.now_ms += 14_000
+    world.now_ms += 1_000
     world.settle()
     assert world.status["attempt"] == 1
     world.now_ms += 2_000
@@ -140,7 +144,11 @@ def test_a_node_that_is_back_is_used_again() -> None:
     world.find_no_place()
     world.dead_nodes.clear()
     world.nodes["node"] = NodeView("node", "u", START_MS, is_ready=True)
-    world.now_ms += 20_000
+    world.settle()
+    world.now_ms += 14_000
+    world.settle()
+    assert world.status["attempt"] == 2
+    world.now_ms += 2_000
     world.settle()
     assert "nodes" not in world.status
     assert world.status["attempt"] == 3

@@ -23,6 +23,8 @@ from tpujob_operator.core.suspects import Suspect
 
 #: The scheduler needs moments, and a slice's pods come one after the other.
 _SETTLED_MS = 15_000
+#: Beside a dead node there is no place for a slice that does not avoid it, however long it waits.
+_SURE_MS = 3_000
 #: If pods find no place for so long, nodes that are only suspect are forgiven.
 _PATIENCE_MS = 300_000
 
@@ -69,8 +71,10 @@ def move_attempt(situation: Situation) -> Outcome:
         return NOTHING
     if wanted == jobset.avoided:
         return _forgive(situation, waiting_ms)
-    if waiting_ms < _SETTLED_MS:
-        return Outcome(requeue_after_s=(_SETTLED_MS - waiting_ms) / 1000)
+    dead = {item.name for item in situation.memory.dead_nodes}
+    settled_ms = _SETTLED_MS if dead <= {*jobset.avoided} else _SURE_MS
+    if waiting_ms < settled_ms:
+        return Outcome(requeue_after_s=(settled_ms - waiting_ms) / 1000)
     avoided = f"avoids {', '.join(wanted)}" if wanted else "may use all nodes again"
     message = (
         f"Pods of attempt {situation.attempt} find no place. Attempt {situation.attempt + 1} "
