@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import pydantic
 
 from tpujob_tpu.catalogue import BY_NAME
-from tpujob_tpu.prices import Provisioning
+from tpujob_tpu.provisioning import Provisioning
 
 Price = Annotated[float, pydantic.Field(ge=0)]
 Port = Annotated[int, pydantic.Field(ge=0, le=65535)]

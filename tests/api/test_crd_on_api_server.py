@@ -104,6 +104,26 @@ _BAD: list[tuple[str, Object, str]] = [
         {"checkpoint": {"directory": "/c", "interval": {"policy": "Steps"}}},
         "interval.steps belongs to policy Steps",
     ),
+    (
+        "no reservation",
+        {"provisioning": {"model": "Reserved"}},
+        "provisioning.reservation belongs to model Reserved: give both or neither",
+    ),
+    (
+        "reservation of spot nodes",
+        {"provisioning": {"model": "Spot", "reservation": {"name": "r"}}},
+        "provisioning.reservation belongs to model Reserved: give both or neither",
+    ),
+    (
+        "end of spot nodes",
+        {"provisioning": {"model": "Spot", "maxRunDurationSeconds": 3600}},
+        "provisioning.maxRunDurationSeconds belongs to model FlexStart",
+    ),
+    (
+        "flex-start of old chips",
+        {"accelerator": "v4", "topology": "2x2x1", "provisioning": {"model": "FlexStart"}},
+        "FlexStart is not offered for v3 and v4",
+    ),
     ("straggler", {"health": {"straggler": {"ratio": 1.01}}}, "must be between 1.05 and 10"),
     ("pattern", {"health": {"progressPattern": "step"}}, "needs a group named step"),
     (
@@ -205,6 +225,7 @@ def test_the_rest_can_be_changed(server: Server, make_job: Make) -> None:
         "topology": "4x4",
         "slices": 2,
         "trainer": {"config": {"steps": 4}, "image": "other"},
+        "provisioning": {"model": "FlexStart", "maxRunDurationSeconds": 3600},
         "suspend": True,
         "ttlSecondsAfterFinished": 5,
         "activeDeadlineSeconds": 50,

@@ -61,6 +61,24 @@ _BAD: list[tuple[dict[str, Any], str]] = [
     ({"slices": 2, "elastic": {"minSlices": 3}}, "minSlices: 3 is above slices: give 1 to 2"),
     ({"objectives": {"goodput": 95}}, "spec.objectives.goodput: Input should be less than"),
     ({"slices": 1024, "spares": 1}, "slices and spares together must not be above 1024"),
+    ({"provisioning": {"model": "Reserved"}}, "reservation belongs to model Reserved"),
+    (
+        {"provisioning": {"model": "Spot", "reservation": {"name": "r"}}},
+        "reservation belongs to model Reserved",
+    ),
+    (
+        {"provisioning": {"model": "Spot", "maxRunDurationSeconds": 3600}},
+        "activeDeadlineSeconds ends a job",
+    ),
+    (
+        {"provisioning": {"model": "FlexStart", "maxRunDurationSeconds": 60}},
+        "greater than or equal to 600",
+    ),
+    (
+        {"accelerator": "v4", "topology": "2x2x1", "provisioning": {"model": "FlexStart"}},
+        "FlexStart is not offered for v3 and v4",
+    ),
+    ({"provisioning": {"model": "Reserved", "reservation": {"name": "a/b"}}}, "should match"),
 ]
 
 

@@ -16,7 +16,7 @@ from helm_python import Chart, HelmError, HelmValuesError, lint
 from tpujob_agent.protocol import METRICS_PATH
 from tpujob_operator.core.manifests import names
 from tpujob_operator.settings import Settings, variable_of
-from tpujob_tpu.prices import Provisioning
+from tpujob_tpu.provisioning import Provisioning
 
 GOLDEN = Path(__file__).parent / "golden" / "default.yaml"
 KUBERNETES = "1.36.0"

@@ -21,7 +21,8 @@ from tpujob_operator.core.kinds import POD
 from tpujob_operator.core.ledger import Ledger
 from tpujob_operator.core.observations import Fact, FactKind, Observation
 from tpujob_operator.core.timetypes import TimeType
-from tpujob_tpu.prices import Provisioning, usd_per_chip_hour
+from tpujob_tpu.prices import usd_per_chip_hour
+from tpujob_tpu.provisioning import Provisioning
 
 T0 = CREATED_MS
 HOUR_MS = 3_600_000
@@ -138,6 +139,15 @@ def test_provisioning_is_read_off_the_node_selector(
     obj = job_object(template=template)
     del obj["spec"]["trainer"]
     assert provisioning_of(parse_job(obj)) is expected
+
+
+def test_provisioning_is_what_the_job_says() -> None:
+    """The price follows, whatever the node selector."""
+    job = _job(provisioning={"model": "FlexStart"})
+    assert provisioning_of(job) is Provisioning.FLEX_START
+    hour = _held(T0, 1), *start(T0), progress(T0 + HOUR_MS, 1, 2, tokens=1)
+    history = reduce(History.apply, hour, History.start(T0))
+    assert cost_view(history, T0 + HOUR_MS, job, {}).usd == 0.5 * 1.2
 
 
 def test_own_prices_rule_and_unknown_ones_are_left_out() -> None:

@@ -16,6 +16,7 @@ from tpujob_operator.core.snapshot import Told
 SPOT = {"cloud.google.com/gke-spot": "true"}
 TAINT = {"key": "cloud.google.com/impending-node-termination", "effect": "NoSchedule"}
 SHUTDOWN = {"type": "Ready", "status": "False", "message": "node is shutting down"}
+END, END_MS = "2026-09-28T00:00:00Z", 1_790_553_600_000
 PLANNED = "cloud.google.com/scheduled-maintenance-time"
 
 
@@ -24,6 +25,7 @@ def node(
     taints: list[dict[str, str]] | None = None,
     ready: dict[str, str] | None = None,
     created_ms: int = START_MS,
+    end: str = "",
 ) -> NodeView:
     """The node that all pods of a ``World`` run on."""
     return NodeView.of(
@@ -33,6 +35,7 @@ def node(
                 "uid": "u",
                 "creationTimestamp": rfc3339(created_ms),
                 "labels": labels or {},
+                "annotations": {"node.gke.io/machine-termination-datetime": end} if end else {},
             },
             "spec": {"taints": taints or []},
             "status": {"conditions": [ready] if ready else []},
@@ -51,6 +54,10 @@ def node(
         ({"ready": SHUTDOWN}, Cause.MAINTENANCE, 0),
         ({"ready": SHUTDOWN, "labels": SPOT}, Cause.PREEMPTION, 0),
         ({"taints": [TAINT], "labels": {PLANNED: "1790003600"}}, Cause.MAINTENANCE, 0),
+        ({"end": END}, Cause.PREEMPTION, END_MS),
+        ({"end": END, "labels": {PLANNED: "1790003600"}}, "maintenance", 1_790_003_600_000),
+        ({"end": END, "labels": {PLANNED: "1799999999"}}, Cause.PREEMPTION, END_MS),
+        ({"end": END, "taints": [TAINT]}, Cause.MAINTENANCE, 0),
     ],
 )
 def test_each_signal_is_a_notice(given: dict[str, Any], cause: str, at_ms: int) -> None:
@@ -63,9 +70,10 @@ def test_each_signal_is_a_notice(given: dict[str, Any], cause: str, at_ms: int) 
 @pytest.mark.parametrize(
     "labels", [{}, SPOT, {PLANNED: "soon"}, {"cloud.google.com/active-node-maintenance": "DONE"}]
 )
-def test_other_nodes_have_none(labels: dict[str, str]) -> None:
-    """Also where a label's value makes no sense."""
-    assert node(labels).notice is None
+@pytest.mark.parametrize("end", ["", "soon", "2026-09-28T00:00:00"])
+def test_other_nodes_have_none(labels: dict[str, str], end: str) -> None:
+    """Also where the value of a label or annotation makes no sense."""
+    assert node(labels, end=end).notice is None
 
 
 def with_node(**given: Any) -> World:

@@ -318,6 +318,7 @@ def test_building_is_pure(templated: MakeJob, options: ManifestOptions) -> None:
         ({"slices": 3, "topology": "4x4", "spares": 1}, ["slices", "spares", "topology"]),
         ({"recovery": {"preload": ["numpy"]}}, ["recovery.preload"]),
         ({"trainer": {"config": {}}}, ["trainer"]),
+        ({"provisioning": {"model": "Spot"}}, ["provisioning"]),
     ],
 )
 def test_fields_that_make_a_new_attempt(

@@ -9,20 +9,11 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 
+from tpujob_tpu.provisioning import Provisioning
+
 AS_OF = "2025-11"
-
-
-class Provisioning(enum.StrEnum):
-    """How capacity is bought."""
-
-    ON_DEMAND = "OnDemand"
-    SPOT = "Spot"
-    RESERVED = "Reserved"
-    FLEX_START = "FlexStart"
-
 
 #: USD per chip-hour by generation and way of provisioning, as users give them.
 Prices = Mapping[str, Mapping[Provisioning, float]]

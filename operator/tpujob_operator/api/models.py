@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
+from tpujob_operator.api import provisioning
 from tpujob_operator.api.base import API_VERSION, KIND, Model, OpenModel, Timestamp, rule, rules
 from tpujob_operator.api.podtemplate import (
     AGENT_CONTAINER,
@@ -191,11 +192,26 @@ def _placement_problems(spec: JobSpec, shape: SliceShape) -> list[str]:
     ]
     selector = pod.get("nodeSelector") or {}
     asked += [(f"nodeSelector {k}", selector.get(k, v), v) for k, v in shape.node_selector.items()]
-    return [
+    return _capacity_problems(spec, selector) + [
         f"spec: {what} is {given}, but a host of {shape.generation.name} {shape.topology} "
         f"has {right}: leave it out, the operator sets it"
         for what, given, right in asked
         if given != right
+    ]
+
+
+def _capacity_problems(spec: JobSpec, selector: Mapping[str, str]) -> list[str]:
+    """A template that asks for other nodes than those that are bought would wait for ever."""
+    if spec.provisioning is None:
+        return []
+    given = spec.provisioning
+    ours = given.node_selector
+    odd = [k for k, v in ours.items() if selector.get(k, v) != v]
+    odd += [label for label in given.unwanted_labels if label in selector]
+    return provisioning.problems(given, spec.accelerator) + [
+        f"spec: nodeSelector {label} is {selector[label]}, but provisioning.model is "
+        f"{given.model}: leave it out, the operator selects the nodes"
+        for label in odd
     ]
 
 

@@ -17,6 +17,7 @@ from tpujob_operator.api.podtemplate import (
     VolumeMounts,
     Volumes,
 )
+from tpujob_operator.api.provisioning import FLEX_START_RULE, ProvisioningSpec
 from tpujob_operator.api.slicerules import SLICE_RULES
 from tpujob_tpu.catalogue import TOPOLOGY_PATTERN
 from tpujob_tpu.generations import GENERATIONS
@@ -285,6 +286,7 @@ class JobSpec(Model):
     model_config = ConfigDict(
         json_schema_extra=rules(
             *SLICE_RULES,
+            FLEX_START_RULE,
             rule(
                 "has(self.template) != has(self.trainer)",
                 "give exactly one of template (your own program) and trainer (the bundled one)",
@@ -343,6 +345,11 @@ class JobSpec(Model):
         default=None,
         description="Going on with fewer slices when one is lost and no spare is left. "
         "Default: the job waits." + _NEXT_ATTEMPT,
+    )
+    provisioning: ProvisioningSpec | None = Field(
+        default=None,
+        description="How the chips are bought; see docs/provisioning.md. Default: as a "
+        "template's node selector says, else any nodes of such slices." + _MAKES_ATTEMPT,
     )
     template: PodTemplate | None = Field(
         default=None,

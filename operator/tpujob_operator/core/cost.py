@@ -5,22 +5,19 @@ from __future__ import annotations
 from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.api.status import Cost
 from tpujob_operator.core.history import History
-from tpujob_tpu.prices import Prices, Provisioning, usd_per_chip_hour
+from tpujob_tpu.prices import Prices, usd_per_chip_hour
+from tpujob_tpu.provisioning import BY_LABEL, Provisioning
 
 _MS_PER_HOUR = 3_600_000
-#: GKE's node labels that a pod template asks for, and how such nodes are bought.
-_BY_LABEL = {
-    "cloud.google.com/gke-spot": Provisioning.SPOT,
-    "cloud.google.com/gke-flex-start": Provisioning.FLEX_START,
-    "cloud.google.com/reservation-name": Provisioning.RESERVED,
-}
 
 
 def provisioning_of(job: TPUTrainingJob) -> Provisioning:
-    """How the job's chips are bought, as far as its node selector tells."""
+    """How the job's chips are bought: as it says, else as far as its node selector tells."""
+    if job.spec.provisioning:
+        return job.spec.provisioning.model
     pod = job.spec.template.spec.to_json() if job.spec.template else {}
     selector = pod.get("nodeSelector") or {}
-    found = (way for label, way in _BY_LABEL.items() if selector.get(label, "false") != "false")
+    found = (way for label, way in BY_LABEL.items() if selector.get(label, "false") != "false")
     return next(found, Provisioning.ON_DEMAND)
 
 

@@ -1,19 +1,22 @@
 """Nodes as decisions see them: whether they live, and what is announced about them.
 
 The signals are those of GKE's TPU nodes: the taint of a node that is going to be
-terminated, the labels of its maintenance, and the words of a kubelet that shuts down.
+terminated, the labels of its maintenance, the end of its run time, and the words of a
+kubelet that shuts down.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tpujob_agent.notices import Notice
 from tpujob_agent.protocol import Cause
 from tpujob_operator.api.base import parse_rfc3339
 from tpujob_tpu.catalogue import NODE_POOL_LABEL
+from tpujob_tpu.provisioning import PREEMPTIBLE_LABEL, SPOT_LABEL, TERMINATION_ANNOTATION
 
 Object = Mapping[str, Any]
 TERMINATION_TAINT = "cloud.google.com/impending-node-termination"
@@ -22,7 +25,6 @@ MAINTENANCE_NOW_LABEL = "cloud.google.com/perform-maintenance"
 MAINTENANCE_TIME_LABEL = "cloud.google.com/scheduled-maintenance-time"
 #: Ours, for nodes that are kept from all jobs; its value is the end, in seconds since the epoch.
 SUSPECT_TAINT = "tpujob.dev/suspected"
-_SPOT_LABELS = ("cloud.google.com/gke-spot", "cloud.google.com/gke-preemptible")
 _SHUTTING_DOWN = "node is shutting down"
 
 
@@ -45,7 +47,7 @@ class NodeView:
         """The view of a Node object."""
         meta = node["metadata"]
         labels = meta.get("labels") or {}
-        is_spot = any(labels.get(label) == "true" for label in _SPOT_LABELS)
+        is_spot = any(labels.get(label) == "true" for label in (SPOT_LABEL, PREEMPTIBLE_LABEL))
         return cls(
             name=meta["name"],
             uid=meta["uid"],
@@ -68,11 +70,19 @@ def _notice(node: Object, labels: Mapping[str, str], *, is_spot: bool) -> Notice
         return Notice(name, Cause.MAINTENANCE, 0, "maintenance of its node has begun")
     if _SHUTTING_DOWN in str((_ready(node) or {}).get("message", "")):
         return Notice(name, taken, 0, "its node is shutting down")
-    planned = labels.get(MAINTENANCE_TIME_LABEL, "")
-    if planned.isdecimal():  # seconds since the epoch
-        at_ms = int(planned) * 1000
-        return Notice(name, Cause.MAINTENANCE, at_ms, "maintenance of its node is planned")
-    return None
+    return min(_planned(node, labels), key=lambda notice: notice.at_ms, default=None)
+
+
+def _planned(node: Object, labels: Mapping[str, str]) -> Iterator[Notice]:
+    """What is to come at a known time."""
+    meta = node["metadata"]
+    at = labels.get(MAINTENANCE_TIME_LABEL, "")
+    if at.isdecimal():  # seconds since the epoch
+        words = "maintenance of its node is planned"
+        yield Notice(meta["name"], Cause.MAINTENANCE, int(at) * 1000, words)
+    end = (meta.get("annotations") or {}).get(TERMINATION_ANNOTATION, "")
+    with contextlib.suppress(ValueError):
+        yield Notice(meta["name"], Cause.PREEMPTION, parse_rfc3339(end), "its node's run time ends")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ _SHAPING = {
     "topology",
     "slices",
     "spares",
+    "provisioning",
     "template",
     "trainer",
     "priority_class_name",

@@ -17,11 +17,13 @@ from tpujob_operator.api.podtemplate import (
     find_trainer,
 )
 from tpujob_operator.api.spec import Trainer
+from tpujob_operator.core.cost import provisioning_of
 from tpujob_operator.core.manifests import environment, names, pods
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.suspects import Avoided
 from tpujob_tpu.catalogue import HOSTNAME_LABEL, NODE_POOL_LABEL, RESOURCE
 from tpujob_tpu.chips import CHIPS
+from tpujob_tpu.provisioning import SPOT_GRACE_S, TAINTED, Provisioning
 
 _AGENT_IN_IMAGE = "/opt/tpujob/agent.pyz"
 _AGENT_IN_POD = f"{AGENT_DIR}/agent.pyz"
@@ -38,11 +40,14 @@ def pod_template(
     _mark(template["metadata"], job, attempt)
     spec = template["spec"]
     trainer = find_trainer(spec["containers"])
-    grace_s = spec.setdefault("terminationGracePeriodSeconds", _GRACE_S)
+    is_spot = provisioning_of(job) is Provisioning.SPOT
+    grace_s = spec.setdefault(
+        "terminationGracePeriodSeconds", SPOT_GRACE_S if is_spot else _GRACE_S
+    )
     _wrap(trainer, environment.variables(job, attempt, grace_s=grace_s))
     _add_chips(trainer, job.shape.chips_per_host)
     _place(spec, job)
-    _keep_away(spec, job, avoided)
+    _require(spec, [*_bought(job), *_suspected(job, avoided)])
     spec["initContainers"] = [_agent_container(options), *(spec.get("initContainers") or [])]
     spec["volumes"] = [*(spec.get("volumes") or []), *_volumes(job)]
     spec["restartPolicy"] = "OnFailure"
@@ -139,27 +144,43 @@ def _add_chips(container: dict[str, Any], chips: int) -> None:
 
 def _place(spec: dict[str, Any], job: TPUTrainingJob) -> None:
     """Onto nodes of such slices, and off lost nodes soon."""
-    spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **job.shape.node_selector}
+    bought = job.spec.provisioning
+    ours = job.shape.node_selector | (bought.node_selector if bought else {})
+    spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **ours}
     given = list(spec.get("tolerations") or [])
     keys = {toleration.get("key") for toleration in given}
-    spec["tolerations"] = given + [t for t in _tolerations() if t["key"] not in keys]
+    tainted = [RESOURCE, *(label for label in TAINTED if label in ours)]
+    tolerations = [*map(_tolerated, tainted), *pods.leaving_lost_nodes()]
+    spec["tolerations"] = given + [t for t in tolerations if t["key"] not in keys]
 
 
-def _keep_away(spec: dict[str, Any], job: TPUTrainingJob, avoided: Avoided) -> None:
+def _bought(job: TPUTrainingJob) -> list[dict[str, Any]]:
+    """Not onto nodes that cost something else: on-demand nodes have no label of their own."""
+    bought = job.spec.provisioning
+    if bought is None or bought.node_selector:
+        return []
+    return [{"key": label, "operator": "DoesNotExist"} for label in bought.unwanted_labels]
+
+
+def _suspected(job: TPUTrainingJob, avoided: Avoided) -> list[dict[str, Any]]:
     """Not onto these nodes; a slice of several hosts not onto what is left of their pools."""
     pools = avoided.pools if job.shape.hosts > 1 else ()
     unwanted = {HOSTNAME_LABEL: avoided.nodes, NODE_POOL_LABEL: pools}
-    rules = [
+    return [
         {"key": label, "operator": "NotIn", "values": list(names)}
         for label, names in unwanted.items()
         if names
     ]
+
+
+def _require(spec: dict[str, Any], rules: list[dict[str, Any]]) -> None:
+    """Only onto nodes that all of these rules allow."""
     if not rules:
         return
     affinity = spec["affinity"] = {**(spec.get("affinity") or {})}
     of_nodes = affinity["nodeAffinity"] = {**(affinity.get("nodeAffinity") or {})}
     required = of_nodes.get(_REQUIRED) or {}
-    # Terms are alternatives: each of them has to keep away.
+    # Terms are alternatives: each of them gets the rules.
     terms = required.get("nodeSelectorTerms") or [{}]
     of_nodes[_REQUIRED] = {
         "nodeSelectorTerms": [
@@ -169,9 +190,8 @@ def _keep_away(spec: dict[str, Any], job: TPUTrainingJob, avoided: Avoided) -> N
     }
 
 
-def _tolerations() -> list[dict[str, Any]]:
-    chips = {"key": RESOURCE, "operator": "Exists", "effect": "NoSchedule"}
-    return [chips, *pods.leaving_lost_nodes()]
+def _tolerated(taint: str) -> dict[str, Any]:
+    return {"key": taint, "operator": "Exists", "effect": "NoSchedule"}
 
 
 def _agent_container(options: ManifestOptions) -> dict[str, Any]:
