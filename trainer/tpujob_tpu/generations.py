@@ -5,6 +5,7 @@ topology, labels of a node) is computed in ``catalogue``. Sources:
 
 * [gke] Google Kubernetes Engine, "Plan TPUs in GKE": machine types, labels, topologies.
 * [cfg] Cloud TPU, "TPU configurations" of each generation: shapes, largest slice.
+* [kuberay] GoogleCloudPlatform/ai-on-gke, ``ray-on-gke/tpu/kuberay-tpu-webhook``: environment.
 * [xpk] AI-Hypercomputer/xpk, ``core/system_characteristics.py``: labels, hosts, type names.
 """
 
@@ -40,6 +41,7 @@ class Generation:
         topologies: Shapes by ascending number of chips; for generations with
             cubes the usual ones, see ``max_cube_chips``.
         max_cube_chips: Largest slice made of cubes; 0: none can be made.
+        has_process_addresses: Whether libtpu is told a port with each host of its slice.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Generation:
     gke_single_host_label: str = ""
     topologies: tuple[str, ...] = ()
     max_cube_chips: int = 0
+    has_process_addresses: bool = False
 
 
 # Shapes every 3D generation has [gke] [xpk], then cubes near to a cube's shape.
@@ -112,6 +115,7 @@ GENERATIONS: tuple[Generation, ...] = (
         gke_label="tpu7x",
         topologies=("1x1x1", *_SMALL_3D, *_CUBES, "16x16x24", "16x24x24"),
         max_cube_chips=9216,
+        has_process_addresses=True,  # [kuberay]
     ),
     Generation("v8t", Availability.ANNOUNCED),
     Generation("v8i", Availability.ANNOUNCED),

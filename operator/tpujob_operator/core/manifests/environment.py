@@ -17,6 +17,8 @@ _PRELOAD = ("jax", "flax", "optax", "orbax.checkpoint")
 #: Its training loop brings everything else: JAX, Optax, Orbax, Grain.
 _PRELOAD_BUNDLED = ("jax", "tpujob_trainer.train")
 _MEGASCALE_PORT = 8080
+#: Of libtpu's own connections among the hosts of a slice.
+_TPU_PROCESS_PORT = 8476
 
 
 def variables(job: TPUTrainingJob, attempt: int, *, grace_s: int) -> list[dict[str, Any]]:
@@ -73,6 +75,10 @@ def _tpu(job: TPUTrainingJob, attempt: int) -> Iterator[dict[str, Any]]:
         "TPU_WORKER_ID", f"metadata.annotations['{names.HOST_INDEX_ANNOTATION}']"
     )
     yield pods.variable("TPU_WORKER_HOSTNAMES", ",".join(hosts))
+    if shape.generation.has_process_addresses:
+        addresses = [f"{host}:{_TPU_PROCESS_PORT}" for host in hosts]
+        yield pods.variable("TPU_PROCESS_ADDRESSES", ",".join(addresses))
+        yield pods.variable("TPU_PROCESS_PORT", _TPU_PROCESS_PORT)
     yield pods.variable("TPU_TOPOLOGY", shape.topology)
     yield pods.variable("TPU_ACCELERATOR_TYPE", shape.accelerator_type)
 
