@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import json
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -11,7 +15,37 @@ from rich.console import Console
 from tpujob_operator.api.models import parse_status
 from tpujob_operator.api.status import Cost, Goodput, JobStatus
 from tpujob_operator.cli import tables
+from tpujob_operator.cli.cluster import read_job
 from tpujob_operator.core.grouping import grouped
+
+
+def add(commands: Any) -> None:
+    """The command's arguments."""
+    parser = commands.add_parser(
+        "report", help="where a job's time and money went: types of time, incidents, cost"
+    )
+    parser.add_argument("name", help="name of the TPUTrainingJob")
+    parser.add_argument("-n", "--namespace", help="default: the kubeconfig's")
+    parser.add_argument("--kubeconfig", metavar="FILE", help="default: as kubectl has it")
+    parser.add_argument("-o", "--output", choices=["text", "json"], default="text")
+    parser.add_argument("--picture", type=Path, metavar="FILE.png", help="draw the times as well")
+    parser.set_defaults(run=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Print the report of a job."""
+    report = Report.of(read_job(given.name, given.namespace, given.kubeconfig))
+    if given.output == "json":
+        print(json.dumps(report.to_json(), indent=1))
+    else:
+        report.show(Console())
+    if given.picture:
+        # Imported late: matplotlib takes a second, and only pictures need it.
+        from tpujob_operator.cli import picture  # noqa: PLC0415
+
+        picture.draw(report, given.picture)
+        print(f"wrote {given.picture}", file=sys.stderr)
+    return 0
 
 
 class NothingToReportError(Exception):
