@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import jax
+from typing import TYPE_CHECKING
 
 from tpujob_tpu.chips import BY_DEVICE_KIND
 from tpujob_trainer.config import TrainerConfig
+
+if TYPE_CHECKING:  # the command line counts FLOPs where there is no JAX
+    import jax
 
 #: Dense bf16 peak of other chips by JAX's ``device_kind``, FLOP/s, as the vendor publishes it.
 _GPU_PEAK_FLOPS: dict[str, float] = {
