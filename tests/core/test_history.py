@@ -1,5 +1,6 @@
 """The history folds timeline and facts into incidents, progress and budgets."""
 
+import dataclasses
 import json
 from functools import reduce
 from typing import Any
@@ -11,7 +12,7 @@ from tests.core.histories import CREATED_MS, event, histories, loss, progress, s
 from tests.core.world import job_object
 from tpujob_agent.protocol import Budget, Event, EventKind
 from tpujob_operator.api.models import parse_job
-from tpujob_operator.core.history import History
+from tpujob_operator.core.history import Cursor, History
 from tpujob_operator.core.incidents import NEWEST, Rung
 from tpujob_operator.core.observations import Fact, FactKind, Observation
 from tpujob_operator.core.statusviews import checkpoint_view, goodput_view, progress_view
@@ -34,6 +35,18 @@ def test_reading_in_pieces_and_twice_is_reading_once(
     again = data.draw(st.integers(0, cut))
     pieces = History.start(T0).read("e", events[:cut], 0).read("e", events[again:], 0)
     assert pieces == whole
+
+
+@given(histories(), st.integers(1, 26))
+def test_kinds_of_a_newer_coordinator_are_skipped(told: list[Observation], place: int) -> None:
+    """An event that this operator does not know changes nothing but how far it has read."""
+    known = [seen for seen in told if isinstance(seen, Event)]
+    stranger = event(T0, EventKind("ofANewerCoordinator"), thing="?")
+    mixed = [*known[: place - 1], stranger, *known[place - 1 :]]
+    numbered = [dataclasses.replace(seen, seq=seq) for seq, seen in enumerate(mixed, 1)]
+    with_it, without = History.start(T0).read("e", numbered, 0), _fold([*known])
+    assert with_it.cursor == Cursor("e", len(numbered))
+    assert dataclasses.replace(with_it, cursor=without.cursor) == without.advance(0)
 
 
 @given(histories())

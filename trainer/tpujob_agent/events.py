@@ -60,6 +60,11 @@ class EventKind(Text):
     FINDING = "finding"
     FINISHED = "finished"  # step; every trainer exited 0
     GAVE_UP = "gaveUp"  # cause, budget, message; all stopped, the operator ends the job
+    UNKNOWN = "unknown"  # never sent: whatever a newer coordinator tells besides, to be skipped
+
+    @classmethod
+    def _missing_(cls, value: object) -> EventKind | None:
+        return cls.UNKNOWN if isinstance(value, str) else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,10 +85,10 @@ class Event:
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Event:
-        """Inverse of ``to_json``.
+        """Inverse of ``to_json``; a kind of a newer coordinator is UNKNOWN.
 
         Raises:
-            ProtocolError: a key is missing or the kind is unknown.
+            ProtocolError: a key is missing or of another type.
         """
         try:
             return cls(int(raw["seq"]), int(raw["atMs"]), EventKind(raw["kind"]), dict(raw["data"]))
