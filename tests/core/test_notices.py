@@ -190,6 +190,44 @@ def test_a_preempted_pod_tells_the_cause() -> None:
     assert "for a more urgent job" in message
 
 
+def killed_for_memory(world: World, when: str, at_ms: int, exit_code: int = 137) -> str:
+    """The kubelet says so of a container; the name of its pod."""
+    pod = world.pod("j-1-slice-0")
+    end = {"reason": "OOMKilled", "exitCode": exit_code, "finishedAt": rfc3339(at_ms)}
+    pod["status"]["containerStatuses"] = [{"name": "trainer", "state": {"running": {}}}]
+    pod["status"]["containerStatuses"][0][when] = {"terminated": end}
+    return str(pod["metadata"]["name"])
+
+
+@pytest.mark.parametrize("when", ["state", "lastState"])
+@pytest.mark.parametrize("is_back", [False, True])
+def test_a_container_that_was_killed_for_memory_is_told(when: str, *, is_back: bool) -> None:
+    """Once, and whether or not its agent is back; cause and budget stay the node's."""
+    world = training()
+    lost(world, pod=(name := world.pod("j-1-slice-0")["metadata"]["name"]))
+    place = {"slice": 0, "host": 1, "node": "node", "pod": name, "ip": "10.0.0.1"}
+    if is_back:
+        joined = event(world.now_ms, EventKind.MEMBER_JOINED, **place)
+        world.readings.append(told(joined, first=21))
+        world.settle()
+    killed_for_memory(world, when, world.now_ms + 1_000)
+    world.now_ms += 3_000
+    world.settle()
+    [incident] = world.status["incidents"]
+    assert (incident["cause"], incident["rung"]) == ("node", "R1" if is_back else "R2")
+    assert incident["message"].startswith("killed: out of memory: ")
+    assert incident["message"].count("out of memory") == 1
+
+
+@pytest.mark.parametrize(("late_ms", "exit_code"), [(-60_000, 137), (60_000, 137), (0, 1)])
+def test_memory_explains_only_what_it_ended(late_ms: int, exit_code: int) -> None:
+    """Not a loss of long before or after; nor a container that ended by itself."""
+    world = training()
+    at_ms = world.now_ms + late_ms
+    lost(world, pod=killed_for_memory(world, "lastState", at_ms, exit_code))
+    assert cause_and_message(world) == ("node", "killed")
+
+
 def test_late_news_explain_nothing() -> None:
     """A node that goes long after the loss went for another reason."""
     world = with_node(labels=SPOT)

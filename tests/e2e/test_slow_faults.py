@@ -54,6 +54,7 @@ def test_container_out_of_memory_is_restarted_in_its_pod(jobs: Jobs) -> None:
     assert uids(after) == uids(pods)
     [container] = after["j-1-slice-0-1"]["status"]["containerStatuses"]
     assert container["lastState"]["terminated"]["reason"] == "OOMKilled"
+    jobs.wait_status("j", lambda s: "out of memory" in s["incidents"][0]["message"], "the reason")
     assert status["budgets"]["process"]["used"] == 0
     assert_adds_up(status)
 

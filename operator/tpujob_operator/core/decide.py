@@ -23,7 +23,7 @@ from tpujob_operator.core.policies.deletion import leave_alone_while_deleting
 from tpujob_operator.core.policies.finished import clear_after_finished
 from tpujob_operator.core.policies.health import replace_stragglers, report_findings
 from tpujob_operator.core.policies.lost_pods import blame_lost_pods, replace_broken_jobs
-from tpujob_operator.core.policies.notices import explain_lost_nodes, tell_coordinator
+from tpujob_operator.core.policies.notices import explain_lost_hosts, tell_coordinator
 from tpujob_operator.core.policies.objectives import report_goodput, report_mfu
 from tpujob_operator.core.policies.objects import (
     ensure_objects,
@@ -65,7 +65,7 @@ POLICIES: tuple[Policy, ...] = (
     wait_for_jobset_kind,
     begin_first_attempt,
     blame_lost_pods,
-    explain_lost_nodes,
+    explain_lost_hosts,
     watch_suspects,
     restart_failed_attempt,
     restart_changed_attempt,

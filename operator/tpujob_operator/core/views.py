@@ -23,6 +23,9 @@ from tpujob_operator.core.manifests.names import (
 HOST_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 REPLICATED_JOB_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
 
+#: Reason and exit code of a container that was killed as a whole.
+_OUT_OF_MEMORY = ("OOMKilled", 137)
+
 Object = Mapping[str, Any]
 
 
@@ -242,6 +245,25 @@ class PodView(View):
         if scheduled is None or scheduled["status"] != "False":
             return None
         return str(scheduled.get("message") or scheduled.get("reason") or "no node fits")
+
+    @property
+    def out_of_memory_ms(self) -> int:
+        """When a container of it last ended because the kernel had killed it for memory; 0: none.
+
+        To the second. The reason alone may be about a process that was killed earlier, and the
+        container not.
+        """
+        ends = [
+            container.get(when, {}).get("terminated") or {}
+            for container in self.obj.get("status", {}).get("containerStatuses") or ()
+            for when in ("state", "lastState")
+        ]
+        times = [
+            parse_rfc3339(end["finishedAt"])
+            for end in ends
+            if (end.get("reason"), end.get("exitCode")) == _OUT_OF_MEMORY and end.get("finishedAt")
+        ]
+        return max(times, default=0)
 
     @property
     def waiting(self) -> tuple[str, str] | None:

@@ -19,6 +19,8 @@ from tpujob_operator.core.views import PodView
 
 #: What becomes of a node says why its host was lost, if it becomes of it this soon.
 _HINDSIGHT_MS = 300_000
+#: The kubelet's clock and the coordinator's may differ, and what has no memory left is slow to die.
+_NEAR_MS = 10_000
 #: Why Kubernetes itself ends a pod for the sake of others.
 _TAKEN = ("PreemptionByScheduler", "EvictionByEvictionAPI")
 
@@ -50,25 +52,28 @@ def _note(notice: Notice) -> Note:
     return Note(reasons.HOST_LEAVING, message, "Warning")
 
 
-def explain_lost_nodes(situation: Situation) -> Outcome:
-    """Find the cause of losses that came without a word in what became of their nodes."""
+def explain_lost_hosts(situation: Situation) -> Outcome:
+    """Find out more about losses that came without a word: from what became of node and pod."""
     pods = {pod.name: pod for pod in situation.snapshot.pods}
     facts = [
         _explained(situation, incident, cause, words)
         for incident in situation.history.incidents.newest
         if _is_in_doubt(incident, situation.now_ms)
         for cause, words in [_cause_of(incident, situation, pods.get(incident.pod))]
-        if cause is not Cause.NODE
+        if words and words not in incident.message
     ]
     return Outcome(facts=tuple(facts)) if facts else NOTHING
 
 
 def _is_in_doubt(incident: Incident, now_ms: int) -> bool:
-    is_fresh = now_ms - incident.at_ms <= _HINDSIGHT_MS
-    return incident.cause is Cause.NODE and incident.rung is not Rung.CONTAINER and is_fresh
+    return incident.cause is Cause.NODE and now_ms - incident.at_ms <= _HINDSIGHT_MS
 
 
 def _cause_of(incident: Incident, situation: Situation, pod: PodView | None) -> tuple[Cause, str]:
+    if pod is not None and abs(pod.out_of_memory_ms - incident.at_ms) <= _NEAR_MS:
+        return Cause.NODE, "out of memory: the kernel has killed its container (OOMKilled)"
+    if incident.rung is Rung.CONTAINER:
+        return Cause.NODE, ""
     node = situation.snapshot.nodes.get(incident.node)
     if node is not None and node.notice and node.notice.covers(incident.at_ms):
         return node.notice.cause, node.notice.reason
