@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from tpujob_agent.protocol import BUDGET_OF_CAUSE, TAKEN_AWAY, Budget, Cause
 
@@ -33,11 +33,18 @@ class Budgets:
 
     limits: Mapping[str, int]
     used: Mapping[str, int]
-    without_commit: int = 0  # restarts in a row without a newly committed step
+    #: Onsets of losses in a row without a newly committed step, but for hosts known to be taken.
+    onsets: tuple[int, ...] = ()
+    taken_away: frozenset[int] = frozenset()  # onsets of losses that turned out to be such
     in_a_row: int = 0  # of those, restarts of the same budget
     latest: Budget | None = None
 
-    def charge(self, cause: Cause) -> tuple[Budgets, Verdict]:
+    @property
+    def without_commit(self) -> int:
+        """Restarts in a row without progress."""
+        return sum(onset not in self.taken_away for onset in self.onsets)
+
+    def charge(self, cause: Cause, onset_ms: int) -> tuple[Budgets, Verdict]:
         """The budgets after one more loss, and what it means."""
         budget = BUDGET_OF_CAUSE[cause]
         used = {**self.used, budget.value: self.used.get(budget.value, 0) + 1}
@@ -45,7 +52,7 @@ class Budgets:
         charged = dataclasses.replace(
             self,
             used=used,
-            without_commit=self.without_commit + (cause not in TAKEN_AWAY),
+            onsets=self.onsets if cause in TAKEN_AWAY else (*self.onsets, onset_ms),
             in_a_row=in_a_row,
             latest=budget,
         )
@@ -57,11 +64,15 @@ class Budgets:
 
     def committed(self) -> Budgets:
         """The budgets after a newly committed step."""
-        return dataclasses.replace(self, without_commit=0, in_a_row=0, latest=None)
+        return dataclasses.replace(self, onsets=(), in_a_row=0, latest=None)
+
+    def explained(self, taken_away: Iterable[int]) -> Budgets:
+        """The budgets now that these losses, by their onsets, were hosts taken away."""
+        return dataclasses.replace(self, taken_away=frozenset(taken_away))
 
     def allows(self, cause: Cause) -> bool:
         """Whether one more loss of this cause would leave the job running."""
-        return not self.charge(cause)[1].spent
+        return not self.charge(cause, 0)[1].spent
 
     def _is_over(self, budget: Budget, used: int) -> bool:
         limit = self.limits.get(budget.value, NO_LIMIT)

@@ -85,6 +85,10 @@ class Core(Generations):
         """From now on so many restarts are allowed; what has been used stays used."""
         self.budgets = dataclasses.replace(self.budgets, limits={**budgets})
 
+    def explain(self, taken_away: Iterable[int]) -> None:
+        """Losses that began then were hosts that were taken away, as it has turned out."""
+        self.budgets = self.budgets.explained(taken_away)
+
     def broken(self, connection: int, now_ms: int) -> None:
         """A connection has ended; its agent gets a moment to come back."""
         self.roster.broken(connection, now_ms)

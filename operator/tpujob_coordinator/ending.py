@@ -33,6 +33,11 @@ class Ending:
         """The end that was told, or else the surest one so far."""
         return self.told or verdicts.culprit(self.ends)
 
+    @property
+    def onset_ms(self) -> int:
+        """When the fault began."""
+        return min(self.culprit().at_ms, self.detected_at_ms)
+
     def loss(self, world: World, step: int) -> dict[str, Any]:
         """Data of the LOSS event; from now on the verdict stands."""
         end = self.told = self.culprit()
@@ -45,7 +50,7 @@ class Ending:
             "pod": end.pod,
             "exitCode": end.exit_code,
             "signal": end.signal,
-            "onsetAtMs": min(end.at_ms, self.detected_at_ms),
+            "onsetAtMs": self.onset_ms,
             "detectedAtMs": self.detected_at_ms,
             "step": step,
             "message": end.message,

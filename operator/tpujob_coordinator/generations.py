@@ -248,10 +248,11 @@ class Generations:
         self.health = None
         self.stage, self._missing_since_ms = Stage.FORMING, ending.detected_at_ms
         if not ending.is_planned:
-            self._charge(ending.culprit(), now_ms)
+            self._charge(ending, now_ms)
 
-    def _charge(self, end: End, now_ms: int) -> None:
-        self.budgets, verdict = self.budgets.charge(end.cause)
+    def _charge(self, ending: Ending, now_ms: int) -> None:
+        end = ending.culprit()
+        self.budgets, verdict = self.budgets.charge(end.cause, ending.onset_ms)
         if verdict.spent:
             self._give_up(end, verdict, now_ms)
             return

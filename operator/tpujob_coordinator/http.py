@@ -76,11 +76,12 @@ def _watermark(shell: Shell, events: list[protocol.Event]) -> int:
     return max(shell.clock.now_ms(), shell.core.timeline.last_at_ms)
 
 
-def _told(text: str) -> tuple[list[Notice], dict[str, int]]:
+def _told(text: str) -> tuple[list[Notice], dict[str, int], list[int]]:
     try:
         told = json.loads(text)
         notices = [Notice.from_json(item) for item in told["notices"]]
-        return notices, {str(protocol.Budget(k)): int(n) for k, n in told["budgets"].items()}
+        budgets = {str(protocol.Budget(k)): int(n) for k, n in told["budgets"].items()}
+        return notices, budgets, [int(at_ms) for at_ms in told.get("takenAway", [])]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise web.HTTPBadRequest(text=f"neither notices nor budgets: {error}\n") from error
 

@@ -79,9 +79,12 @@ class Shell:
             self.carry_out(self.core.message(connection, message, self.clock.now_ms()))
             self.settle_soon()
 
-    def tell(self, notices: Iterable[Notice], budgets: Mapping[str, int]) -> None:
+    def tell(
+        self, notices: Iterable[Notice], budgets: Mapping[str, int], taken_away: Iterable[int]
+    ) -> None:
         """Take in what the operator tells."""
         self.core.limit(budgets)
+        self.core.explain(taken_away)
         self.carry_out(self.core.notice(notices, self.clock.now_ms()))
 
     def carry_out(self, effects: Iterable[Send]) -> None:

@@ -51,7 +51,16 @@ def _told(**changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "body",
-    [[], {}, {"notices": [{}]}, {"notices": 3}, _told(budgets={"time": 3}), _told(budgets=[])],
+    [
+        [],
+        {},
+        {"notices": [{}]},
+        {"notices": 3},
+        _told(budgets={"time": 3}),
+        _told(budgets=[]),
+        _told(takenAway=3),
+        _told(takenAway=["now"]),
+    ],
 )
 def test_nonsense_is_refused(tmp_path: Path, body: Any) -> None:
     """A body without sense, and a wrong token, change nothing."""

@@ -150,7 +150,7 @@ def test_no_restart_without_need(hinders: str) -> None:
         limits = {**core.budgets.limits, Budget.STRAGGLER: 0}
         core.budgets = dataclasses.replace(core.budgets, limits=limits)
     elif hinders == "no checkpoint":
-        core.budgets = dataclasses.replace(core.budgets, without_commit=1)
+        core.budgets = dataclasses.replace(core.budgets, onsets=(1,))
     elif hinders == "new coordinator":
         simulation.restart_coordinator()
         for agent in simulation.agents.values():

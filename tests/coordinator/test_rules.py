@@ -96,7 +96,7 @@ def test_a_budget_of_n_allows_n_restarts(limit: int, causes: list[Cause]) -> Non
     state = Budgets({"process": limit}, {})
     allowed = 0
     for cause in causes:
-        state, verdict = state.charge(cause)
+        state, verdict = state.charge(cause, 0)
         if verdict.spent:
             assert verdict.spent is Budget.PROCESS
             break
@@ -108,7 +108,7 @@ def test_infrastructure_never_spends_the_users_budget() -> None:
     """Preemptions and lost nodes are counted apart."""
     state = Budgets({"userError": 0, "process": 0}, {})
     for cause in (Cause.PREEMPTION, Cause.NODE, Cause.PREEMPTION):
-        state, verdict = state.charge(cause)
+        state, verdict = state.charge(cause, 0)
         assert verdict.spent is None
     assert state.used == {"infrastructure": 3}
 
@@ -117,16 +117,35 @@ def test_backoff_doubles_up_to_a_minute() -> None:
     """The first restart is at once, and a commit starts the row anew."""
     state, waits = Budgets({}, {}), []
     for _ in range(9):
-        state, verdict = state.charge(Cause.USER_ERROR)
+        state, verdict = state.charge(Cause.USER_ERROR, 0)
         waits.append(verdict.backoff_ms)
     assert waits == [0, 1000, 2000, 4000, 8000, 16000, 32000, 60000, 60000]
-    assert state.committed().charge(Cause.USER_ERROR)[1].backoff_ms == 0
+    assert state.committed().charge(Cause.USER_ERROR, 0)[1].backoff_ms == 0
+
+
+def test_hosts_that_were_taken_away_are_no_lack_of_progress() -> None:
+    """However late it turns out, also before the loss is charged."""
+    state = Budgets({"noProgress": 2}, {})
+    for onset_ms in (10, 20):
+        state, verdict = state.charge(Cause.NODE, onset_ms)
+        assert verdict.spent is None
+    assert state.charge(Cause.NODE, 30)[1] == budget_rules.Verdict(Budget.NO_PROGRESS)
+    state = state.explained([10, 30])
+    assert state.without_commit == 1
+    state, verdict = state.charge(Cause.NODE, 30)
+    assert (state.without_commit, verdict.spent) == (1, None)
+    state, _ = state.charge(Cause.PREEMPTION, 40)
+    assert state.without_commit == 1
+    assert state.used == {Budget.INFRASTRUCTURE: 4}
+    state = state.committed().explained([10])
+    assert state.without_commit == 0
+    assert state.charge(Cause.NODE, 50)[0].without_commit == 1
 
 
 def test_restarts_used_before_count() -> None:
     """What a previous attempt has used is not given again."""
     state = Budgets({"process": 3}, {"process": 3})
-    assert state.charge(Cause.PROCESS)[1] == budget_rules.Verdict(Budget.PROCESS)
+    assert state.charge(Cause.PROCESS, 0)[1] == budget_rules.Verdict(Budget.PROCESS)
 
 
 def member(place: Place, state: ProcessState | None, **fields: bool | None) -> Member:

@@ -144,15 +144,35 @@ def test_a_spot_node_that_is_gone_was_preempted() -> None:
     world = with_node(labels=SPOT)
     lost(world)
     assert cause_and_message(world) == ("node", "killed")
-    before = world.status["budgets"]
+    charged = {name: one["used"] for name, one in world.status["budgets"].items()}
+    assert (charged["infrastructure"], charged["noProgress"]) == (1, 1)
+    [onset_ms] = [one.at_ms for one in world.history.incidents.newest]
     world.now_ms += 60_000
     world.nodes["node"] = NodeView("node", "u", START_MS, is_spot=True, is_gone=True)
     world.settle()
     cause, message = cause_and_message(world)
     assert cause == "preemption"
     assert "spot node has been taken away" in message
-    assert world.status["budgets"] == before
+    corrected = {name: one["used"] for name, one in world.status["budgets"].items()}
+    assert corrected == charged | {"noProgress": 0}
+    assert world.told.taken_away == (onset_ms,)
     assert world.history.incidents.counts == {"preemption/R2": 1}
+
+
+def test_only_losses_since_the_newest_commit_are_corrected() -> None:
+    """A late explanation of an older one takes nothing off what came after it."""
+    world = with_node(labels=SPOT)
+    lost(world)
+    committed = event(world.now_ms + 1, EventKind.COMMITTED, step=1, committedAtMs=world.now_ms + 1)
+    world.now_ms += 10_000
+    other = loss(world.now_ms, world.now_ms, cause="node", node="other")
+    world.readings.append(told(committed, other, first=21))
+    world.settle()
+    world.nodes["node"] = NodeView("node", "u", START_MS, is_spot=True, is_gone=True)
+    world.settle()
+    assert [one["cause"] for one in world.status["incidents"]] == ["preemption", "node"]
+    assert world.status["budgets"]["noProgress"]["used"] == 1
+    assert world.told.taken_away == ()
 
 
 @pytest.mark.parametrize(

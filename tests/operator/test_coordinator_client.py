@@ -176,10 +176,11 @@ async def test_notices_reach_the_coordinator(server: Server) -> None:
     ref = Ref(TPU_TRAINING_JOB, *KEY, "u")
     made = Reading(server.port)
     server.answers.put_nowait({})
-    told = Told("e", (notice,), {"process": 3})
+    told = Told("e", (notice,), {"process": 3}, (7,))
     await made.readers.tell(ref, told)
     assert (await server.requests.get()).headers[TOKEN_HEADER] == secret.token(OPERATOR_KEY, "u")
-    assert server.bodies == [{"notices": [notice.to_json()], "budgets": {"process": 3}}]
+    body = {"notices": [notice.to_json()], "budgets": {"process": 3}, "takenAway": [7]}
+    assert server.bodies == [body]
     server.answers.put_nowait(404)
     with pytest.raises(UnreachableError):
         await made.readers.tell(ref, told)

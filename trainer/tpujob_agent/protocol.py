@@ -46,8 +46,9 @@ JAX_PORT_SPAN = 10_000
 TIMELINE_PATH = "/v1/timeline"
 STATE_PATH = "/v1/state"  # → the current world, for people and the CLI
 LOSSES_PATH = "/v1/losses"  # ?after=STEP → {"losses": [[step, loss], ...]}
-#: PUT {"notices": [...], "budgets": {...}}: all hosts that are going to leave, see
-#: ``notices.Notice``, and the limits of the budgets, by name.
+#: PUT {"notices": [...], "budgets": {...}, "takenAway": [...]}: all hosts that are going to
+#: leave, see ``notices.Notice``; the limits of the budgets, by name; and of the losses since the
+#: newest commit that were hosts taken away, as it has turned out, onsetAtMs.
 TELL_PATH = "/v1/tell"
 METRICS_PATH = "/metrics"  # no token: Prometheus text format
 HEALTH_PATH = "/healthz"  # no token

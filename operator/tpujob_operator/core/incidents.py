@@ -46,6 +46,7 @@ class Incident:
     resumed_step: int = -1
     exit_code: int | None = None
     signal: int | None = None
+    is_uncommitted: bool = False  # no step was newly committed since
 
     @property
     def is_open(self) -> bool:
@@ -56,6 +57,11 @@ class Incident:
     def lost_steps(self) -> int:
         """Steps to do again; -1 while not known."""
         return max(0, self.step - self.resumed_step) if self.resumed_step >= 0 else -1
+
+    @property
+    def is_without_progress(self) -> bool:
+        """Whether it counts as a restart without progress."""
+        return self.is_uncommitted and self.cause not in TAKEN_AWAY
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object from which ``from_json`` makes an equal incident."""
@@ -88,6 +94,13 @@ class Incidents:
         return tuple(incident for incident in self.newest if incident.is_open)
 
     @property
+    def taken_away(self) -> tuple[int, ...]:
+        """Onsets of the losses since the newest commit that are no sign of a lack of progress."""
+        return tuple(
+            one.at_ms for one in self.newest if one.is_uncommitted and one.cause in TAKEN_AWAY
+        )
+
+    @property
     def settled(self) -> Mapping[str, int]:
         """Counts of incidents whose rung is final: these never fall."""
         counts = self.counts
@@ -100,14 +113,14 @@ class Incidents:
         if seen.kind in (EventKind.LOSS, FactKind.ATTEMPT_FAILED):
             return self._lost(seen)
         if seen.kind is FactKind.LOSS_EXPLAINED:
-            return self._map(lambda incident: _explained(incident, seen.data))
+            return self._explained(seen.data)
         if seen.kind in _CHANGES:
             change = _CHANGES[seen.kind]
             return self._map_open(lambda incident: change(incident, seen.data))
         if seen.kind is EventKind.PROGRESS:
             return self._recovered(int(seen.data["endedAtMs"]))
         if seen.kind is EventKind.COMMITTED:
-            return dataclasses.replace(self, losses_without_commit=0)
+            return dataclasses.replace(self._map(_committed), losses_without_commit=0)
         return self
 
     def _lost(self, seen: Observation) -> Incidents:
@@ -118,8 +131,14 @@ class Incidents:
             newest=(*self.newest, incident)[-NEWEST:],
             used={**self.used, budget: self.used.get(budget, 0) + 1},
             counts=_counted(self.counts, incident, 1),
-            losses_without_commit=self.losses_without_commit + (incident.cause not in TAKEN_AWAY),
+            losses_without_commit=self.losses_without_commit + incident.is_without_progress,
         )
+
+    def _explained(self, data: Mapping[str, Any]) -> Incidents:
+        explained = self._map(lambda incident: _explained(incident, data))
+        charged = [sum(one.is_without_progress for one in of.newest) for of in (self, explained)]
+        count = self.losses_without_commit + charged[1] - charged[0]
+        return dataclasses.replace(explained, losses_without_commit=max(0, count))
 
     def _recovered(self, ended_ms: int) -> Incidents:
         if not self.open:
@@ -189,6 +208,7 @@ def _incident(seen: Observation) -> Incident:
         detected_after_ms=max(0, int(data.get("detectedAtMs", seen.at_ms)) - onset_ms),
         exit_code=data.get("exitCode"),
         signal=data.get("signal"),
+        is_uncommitted=True,
     )
 
 
@@ -218,6 +238,12 @@ def _explained(incident: Incident, data: Mapping[str, Any]) -> Incident:
 
 def _resumed(incident: Incident, data: Mapping[str, Any]) -> Incident:
     return dataclasses.replace(incident, resumed_step=int(data["step"]))
+
+
+def _committed(incident: Incident) -> Incident:
+    return (
+        dataclasses.replace(incident, is_uncommitted=False) if incident.is_uncommitted else incident
+    )
 
 
 def _moved(incident: Incident, _: Mapping[str, Any]) -> Incident:

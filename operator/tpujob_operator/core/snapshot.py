@@ -67,11 +67,16 @@ class Reading:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Told:
-    """What a coordinator was told: hosts that are going to leave, and limits of budgets."""
+    """What a coordinator was told.
+
+    Hosts that are going to leave; limits of budgets; onsets of the losses since the newest
+    commit that were hosts taken away.
+    """
 
     epoch: str = ""
     notices: tuple[Notice, ...] = ()
     budgets: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    taken_away: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -170,7 +170,7 @@ class CoordinatorReaders:
             self._readers[key] = _Reader(uid, task, passed)
 
     async def tell(self, ref: Ref, told: Told) -> None:
-        """Tell a job's coordinator of hosts that are going to leave, and of its budgets.
+        """Tell a job's coordinator of hosts that leave or have left, and of its budgets.
 
         Raises:
             UnreachableError: it has not heard, or is too old to listen.
@@ -179,6 +179,7 @@ class CoordinatorReaders:
         body = {
             "notices": [notice.to_json() for notice in told.notices],
             "budgets": told.budgets,
+            "takenAway": told.taken_away,
         }
         call = Call(TELL_PATH, token, _TELL_TIMEOUT_S, body=body)
         await self._transport.send(JobKey(ref.namespace, ref.name), call)

@@ -1,6 +1,6 @@
 """Hosts that are taken away: told to the coordinator before, and recognised afterwards.
 
-The coordinator is told of changed budgets the same way.
+The coordinator is told of changed budgets the same way, and of what was recognised.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TAKEN = ("PreemptionByScheduler", "EvictionByEvictionAPI")
 
 
 def tell_coordinator(situation: Situation) -> Outcome:
-    """Let the coordinator know which hosts are going to leave and what it may spend."""
+    """Let the coordinator know which hosts leave or were taken, and what it may spend."""
     snapshot, epoch = situation.snapshot, situation.history.cursor.epoch
     if not epoch or snapshot.silent_since_ms or situation.jobset is None:
         return NOTHING
@@ -37,7 +37,8 @@ def tell_coordinator(situation: Situation) -> Outcome:
     known = snapshot.told
     if known.epoch != epoch:  # it was started anew, as the attempt was made
         known = Told(epoch, budgets=situation.jobset.budgets)
-    told = Told(epoch, notices, situation.job.spec.recovery.budgets.to_json())
+    taken_away = situation.history.incidents.taken_away
+    told = Told(epoch, notices, situation.job.spec.recovery.budgets.to_json(), taken_away)
     if told == known:
         return NOTHING
     notes = tuple(_note(notice) for notice in notices if notice not in snapshot.told.notices)
