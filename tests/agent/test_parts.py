@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.agent.interpreters import INTERPRETERS, TOO_OLD
+from tests.waiting import wait_until
 from tpujob_agent.build import archive, build
 from tpujob_agent.command import Kind, parse
 from tpujob_agent.output import TAIL_BYTES, Output
 from tpujob_agent.peers import is_peer_lost
+from tpujob_agent.processes import state_of
 from tpujob_agent.protocol import Env
 from tpujob_agent.settings import Settings, StartError
 
@@ -193,6 +196,18 @@ def test_an_old_python_is_told(tmp_path: Path, python: str) -> None:
     done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False)
     assert done.returncode == 64
     assert done.stderr.startswith("tpujob-agent: needs Python 3.10 or newer")
+
+
+def test_state_and_cpu_time_of_a_process() -> None:
+    """The time grows while it works, and is not to be had of one that does not exist."""
+    _, before = state_of(os.getpid())
+    wait_until(lambda: state_of(os.getpid())[1] > before, "a tick of work")
+    assert state_of(os.getpid())[0] == "R"
+    with subprocess.Popen(["sleep", "1000"]) as other:
+        other.send_signal(signal.SIGSTOP)
+        wait_until(lambda: state_of(other.pid)[0] == "T", "it is stopped")
+        other.kill()
+    assert state_of(other.pid) == ("", 0)
 
 
 def test_a_log_that_nobody_reads_stops_nobody() -> None:

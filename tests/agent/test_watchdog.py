@@ -97,6 +97,28 @@ def test_a_stopped_process_is_noticed_whatever_it_does() -> None:
     assert watchdog.check(Snapshot(), "t", 99.0) == ""
 
 
+@pytest.mark.parametrize(
+    ("cpu_ticks", "is_stopped"),
+    [
+        ([7] * 8, True),
+        (list(range(8)), False),  # continued between any two looks
+        ([7, 7, 7, 8, 8, 8, 9, 9], False),
+        ([7, 8, 8, 8, 8, 8, 8, 8], False),  # 3 s from the second look on
+        ([7, 8, 8, 8, 8, 8, 8, 8, 8], True),
+    ],
+)
+def test_a_process_that_runs_in_between_is_not_stopped(
+    cpu_ticks: list[int], *, is_stopped: bool
+) -> None:
+    """Stopped and continued in turns, it may be seen stopped at every look, twice a second."""
+    watchdog = Watchdog(LIMITS, 0.0)
+    told = [
+        watchdog.check(Snapshot(), "T", 0.5 * look, ticks) for look, ticks in enumerate(cpu_ticks)
+    ]
+    assert bool(told[-1]) is is_stopped
+    assert not any(told[:-1])
+
+
 @given(st.lists(st.floats(0.001, 50.0), min_size=3, max_size=60), st.floats(1.01, 3.0))
 def test_steps_within_the_pace_never_alarm(pace: list[float], slower: float) -> None:
     """However uneven the steps, one as slow as the slowest so far is no hang."""

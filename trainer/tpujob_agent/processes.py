@@ -88,10 +88,13 @@ def _children(pid: int) -> list[int]:
     return [int(child) for task in tasks for child in _read(task).split()]
 
 
-def state_of(pid: int) -> str:
-    """State of a process as in /proc: R, S, D, T (stopped by a signal), t (traced), Z; or empty."""
+def state_of(pid: int) -> tuple[str, int]:
+    """State of a process as in /proc, and its CPU time so far, in ticks.
+
+    R, S, D, T (stopped by a signal), t (traced), Z; empty: there is no such process.
+    """
     fields = _read(Path(f"/proc/{pid}/stat")).rpartition(b")")[2].split()
-    return fields[0].decode() if fields else ""
+    return (fields[0].decode(), int(fields[11]) + int(fields[12])) if fields else ("", 0)
 
 
 def _is_tracker(pid: int) -> bool:

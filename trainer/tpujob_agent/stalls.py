@@ -24,7 +24,7 @@ class Stalls:
         self._watchdog = Watchdog(limits, time.monotonic())
         self._question: Question | None = None
         self._state_s = self._stalled_s = 0.0
-        self.state = ""  # of the process, as in /proc
+        self.state, self._cpu_ticks = "", 0  # of the process, as in /proc
         self.reason = ""  # why it counts as hung
         self.answer = ""  # its stacks
 
@@ -32,9 +32,10 @@ class Stalls:
         """Draw conclusions from a new look at the record; ``pid`` 0: not forked yet."""
         now_s = time.monotonic()
         if pid and now_s - self._state_s >= _STATE_INTERVAL_S:
-            self._state_s, self.state = now_s, processes.state_of(pid)
+            self._state_s = now_s
+            self.state, self._cpu_ticks = processes.state_of(pid)
         if not self.reason:
-            self.reason = self._watchdog.check(seen, self.state, now_s)
+            self.reason = self._watchdog.check(seen, self.state, now_s, self._cpu_ticks)
             if self.reason:
                 self._stalled_s = now_s
                 self.ask(pid)

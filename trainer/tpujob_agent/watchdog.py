@@ -48,20 +48,21 @@ class Watchdog:
         self._limits = limits
         self._seen: tuple[Phase, int, int] = (Phase.STARTING, 0, -1)
         self._moved_s = now_s
-        self._stopped_s: float | None = None
+        self._stopped: tuple[float, int] | None = None  # since when, and its CPU time then
         self._pace: collections.deque[float] = collections.deque(maxlen=_KEPT)
         self._longest_s = 0.0
 
-    def check(self, seen: Snapshot, state: str, now_s: float) -> str:
+    def check(self, seen: Snapshot, state: str, now_s: float, cpu_ticks: int = 0) -> str:
         """Why the trainer counts as hung; empty while it does not.
 
         Args:
             seen: the newest record.
             state: the process's state as in /proc, ``T`` when stopped by a signal.
             now_s: the time.
+            cpu_ticks: what the process has used of the CPU so far.
         """
         self._take(seen, now_s)
-        if problem := self._stopped(state, now_s):
+        if problem := self._why_stopped(state, now_s, cpu_ticks):
             return problem
         limit_s = self._limit_s(seen)
         idle_s = now_s - self._moved_s
@@ -81,15 +82,17 @@ class Watchdog:
             self._longest_s = max(self._longest_s, now_s - self._moved_s)
         self._seen, self._moved_s = mark, now_s
 
-    def _stopped(self, state: str, now_s: float) -> str:
+    def _why_stopped(self, state: str, now_s: float, cpu_ticks: int) -> str:
         if state != "T":
-            self._stopped_s = None
+            self._stopped = None
             return ""
-        if self._stopped_s is None:
-            self._stopped_s = now_s
-        if now_s - self._stopped_s <= STOPPED_LIMIT_S:
+        # One that is stopped and continued in turns may be seen stopped each time, but it runs.
+        if self._stopped is None or self._stopped[1] != cpu_ticks:
+            self._stopped = now_s, cpu_ticks
+        stopped_s = now_s - self._stopped[0]
+        if stopped_s <= STOPPED_LIMIT_S:
             return ""
-        return f"its process is stopped (SIGSTOP) for {now_s - self._stopped_s:.1f} s"
+        return f"its process is stopped (SIGSTOP) for {stopped_s:.1f} s"
 
     def _limit_s(self, seen: Snapshot) -> float | None:
         if seen.phase is not Phase.TRAIN:
