@@ -23,6 +23,10 @@ annotations; rules and dashboards are in `charts/tpujob-operator/files`.
 
 Series of a job go with the job. Their counters are kept in its status, so that they go on after
 a restart of the operator as if nothing had happened.
+
+No metric names a leader, because there is none to elect: one operator runs at a time (one
+replica, which ends before the next begins). `tpujob_operator_queue_depth` is there while it
+runs; the alert `TPUJobOperatorDown` tells when it is not.
 """
 
 
