@@ -1,4 +1,4 @@
-"""Specs of jobs that several tests use."""
+"""Parts of jobs that several tests use."""
 
 from __future__ import annotations
 
@@ -10,4 +10,18 @@ TWO_SLICES: dict[str, Any] = {
     "slices": 2,
     "trainer": {"config": {"steps": 100}},
     "checkpoint": {"directory": "/checkpoints"},
+}
+
+#: Of a status: a trainer that was killed.
+INCIDENT: dict[str, Any] = {
+    "at": "2026-01-01T00:00:10.500Z",
+    "cause": "process",
+    "rung": "R0",
+    "slice": 1,
+    "worker": 1,
+    "node": "node3",
+    "step": 25,
+    "detectedAfterSeconds": 0.01,
+    "recoveredAfterSeconds": 2.25,
+    "lostSteps": 5,
 }

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from localcluster.cluster import Cluster
 from tests.core.stories import training
+from tests.specs import INCIDENT
 from tpujob_operator.api.base import API_VERSION, KIND
 from tpujob_operator.cli import picture
 from tpujob_operator.cli.__main__ import main
@@ -30,17 +31,7 @@ STATUS: dict[str, Any] = {
     },
     "cost": {"chipHours": 12.5, "usd": 15.0, "usdPerMillionTokens": 0.3},
     "incidents": [
-        {
-            "at": "2026-01-01T00:00:10.500Z",
-            "cause": "process",
-            "rung": "R0",
-            "slice": 1,
-            "worker": 1,
-            "node": "node3",
-            "step": 25,
-            "recoveredAfterSeconds": 2.25,
-            "lostSteps": 5,
-        },
+        INCIDENT,
         {"at": "2026-01-01T00:00:20.000Z", "cause": "coordinator", "rung": "R3", "step": 60},
     ],
 }

@@ -114,19 +114,25 @@ def avoiding(world: World) -> tuple[str | None, list[Any]]:
     return jobset["metadata"]["annotations"].get("tpujob.dev/avoided-nodes"), rules
 
 
+def finds_no_place(world: World, still_ms: int, later_ms: int) -> None:
+    """Its pods do not: nothing happens for some time, and another attempt begins after it."""
+    attempt = world.status["attempt"]
+    world.find_no_place()
+    world.now_ms += still_ms
+    world.settle()
+    assert world.status["attempt"] == attempt
+    world.now_ms += later_ms
+    world.rest()
+    assert world.status["attempt"] == attempt + 1
+
+
 def test_pods_that_find_no_place_beside_a_dead_node_move() -> None:
     """Another attempt avoids the node, and a slice of several hosts its pool."""
     world = without_node(topology="2x4")
     (suspected,) = world.status["nodes"]["suspected"]
     assert suspected["name"] == "node"
     assert world.notes.count("NodeSuspected") == 1
-    world.find_no_place()
-    world.now_ms += 1_000
-    world.settle()
-    assert world.status["attempt"] == 1
-    world.now_ms += 2_000
-    world.settle()
-    assert world.status["attempt"] == 2
+    finds_no_place(world, 1_000, 2_000)
     assert world.notes.count("NewAttempt") == 1
     name, rules = avoiding(world)
     assert name == "node"
@@ -206,12 +212,7 @@ def test_the_next_attempt_avoids_suspects_and_forgives_when_it_finds_no_place() 
     world.now_ms += 10_000
     world.settle()
     assert avoiding(world)[0] == "node"
-    world.find_no_place()
-    world.now_ms += 200_000
-    world.settle()
-    assert world.status["attempt"] == 2
-    world.now_ms += 200_000
-    world.rest()
+    finds_no_place(world, 200_000, 200_000)
     assert world.status["attempt"] == 3
     assert avoiding(world) == (None, [])
     assert "nodes" not in world.status

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from demo import report
 from demo.__main__ import with_own_checkpoints
+from tests.specs import INCIDENT
 
 STEPS = 40
 LOSSES = {step: 5.0 - step / 20 for step in range(1, STEPS + 1)}
@@ -22,20 +23,7 @@ def _job(**status: Any) -> dict[str, Any]:
             "wallSeconds": 40.0,
             "seconds": {"productive": 30.0, "rollback": 4.5, "compile": 5.5},
         },
-        "incidents": [
-            {
-                "at": "2026-01-01T00:00:10.500Z",
-                "cause": "process",
-                "rung": "R0",
-                "slice": 1,
-                "worker": 1,
-                "node": "node3",
-                "step": 25,
-                "detectedAfterSeconds": 0.01,
-                "recoveredAfterSeconds": 2.25,
-                "lostSteps": 5,
-            }
-        ],
+        "incidents": [INCIDENT],
     }
     return {"status": good | status}
 

@@ -10,8 +10,8 @@ import pytest
 from localcluster.cluster import Cluster
 from tests.agent import rig as agents
 from tests.operator.nodes import make_node, remove_node, renew_lease
+from tests.operator.pods import local_pods
 from tests.operator.rig import Jobs, running
-from tests.operator.test_timeline import Pods
 from tests.waiting import wait_until
 from tpujob_agent.protocol import STATE_PATH
 from tpujob_tpu.catalogue import ACCELERATOR_LABEL
@@ -38,37 +38,33 @@ def test_taken_nodes_are_announced_or_recognised(
     control_plane: Cluster, own_jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One vanishes without a word, one is tainted before: both were preempted, nobody is blamed."""
-    own_jobs.create("j", trainer={"config": {"steps": 60}})
-    with running(control_plane, tmp_path, own_jobs.namespace):
-        pods = Pods(own_jobs, tmp_path, monkeypatch)
+
+    def place() -> None:
         for pod in own_jobs.wait_pods("j", 3):
-            place = pod["metadata"]["name"].removeprefix("j-1-slice-")[:1]
-            own_jobs.run_pod(pod, f"node{place}0" if place.isdigit() else "node0")
-    access = {"TPUJOB_COORDINATOR_ACCESS": f"http://127.0.0.1:{pods.rig.config.http_port}"}
-    try:
-        with running(control_plane, tmp_path, own_jobs.namespace, env=access):
-            pods.start()
-            own_jobs.wait_status("j", lambda status: status.get("step", 0) >= 5, "fifth step")
-            taint = {"key": "cloud.google.com/impending-node-termination", "effect": "NoSchedule"}
-            path = "/api/v1/nodes/node10"
-            control_plane.api.merge(path, {"spec": {"taints": [taint]}})
-            own_jobs.wait_event("j", "HostLeaving")
-            members = pods.rig.get(STATE_PATH, agents.TOKEN)["members"]
-            assert [one["node"] for one in members if one["notice"]] == ["node10"]
-            pods.rig.agents[0, 0].kill()
-            pods.rig.agents[0, 0].wait()
-            _wait_cause(own_jobs, 0, "node")
-            remove_node(control_plane, "node00")
-            _wait_cause(own_jobs, 0, "preemption")
-            pods.start_agent(0)
-            own_jobs.wait_status("j", lambda status: status["generation"] == 2, "second world")
-            pods.rig.agents[1, 0].kill()
-            _wait_cause(own_jobs, 1, "preemption")
-    except BaseException:
-        print(pods.rig.story())
-        raise
-    finally:
-        pods.rig.close()
+            index = pod["metadata"]["name"].removeprefix("j-1-slice-")[:1]
+            own_jobs.run_pod(pod, f"node{index}0" if index.isdigit() else "node0")
+
+    with (
+        local_pods(control_plane, own_jobs, tmp_path, monkeypatch, place) as pods,
+        running(control_plane, tmp_path, own_jobs.namespace, env=pods.access),
+    ):
+        pods.start()
+        own_jobs.wait_status("j", lambda status: status.get("step", 0) >= 5, "fifth step")
+        taint = {"key": "cloud.google.com/impending-node-termination", "effect": "NoSchedule"}
+        path = "/api/v1/nodes/node10"
+        control_plane.api.merge(path, {"spec": {"taints": [taint]}})
+        own_jobs.wait_event("j", "HostLeaving")
+        members = pods.rig.get(STATE_PATH, agents.TOKEN)["members"]
+        assert [one["node"] for one in members if one["notice"]] == ["node10"]
+        pods.rig.agents[0, 0].kill()
+        pods.rig.agents[0, 0].wait()
+        _wait_cause(own_jobs, 0, "node")
+        remove_node(control_plane, "node00")
+        _wait_cause(own_jobs, 0, "preemption")
+        pods.start_agent(0)
+        own_jobs.wait_status("j", lambda status: status["generation"] == 2, "second world")
+        pods.rig.agents[1, 0].kill()
+        _wait_cause(own_jobs, 1, "preemption")
     status = own_jobs.status("j")
     assert "spot node has been taken away" in status["incidents"][0]["message"]
     assert "about to be terminated" in status["incidents"][1]["message"]

@@ -1,0 +1,107 @@
+"""A job whose pods' containers are processes of this machine: coordinator, agents, trainers."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from localcluster.cluster import Cluster
+from tests.agent import rig as agents
+from tests.agent.rig import Rig
+from tests.operator.rig import Jobs, running
+from tpujob_agent.protocol import CoordinatorConfig, Env
+from tpujob_operator.core.kinds import JOB_SET, SECRET
+
+#: Steps of 20 ms with a checkpoint every fifth; goes on where the last checkpoint was, and waits
+#: at step 30 until the test lets it pass.
+_PROGRAM = """
+import pathlib, sys, time, tpujob
+saved = pathlib.Path(sys.argv[1])
+first = int(saved.read_text()) if saved.exists() else 0
+tpujob.phase("restore")
+tpujob.restored(first)
+tpujob.phase("train")
+for step in range(first + 1, 61):
+    time.sleep(0.02)
+    while step == 30 and not pathlib.Path(sys.argv[2]).exists():
+        time.sleep(0.01)
+    tpujob.step(step, loss=1.0 / step, tokens=8)
+    if step % 5 == 0:
+        saved.write_text(str(step))
+        tpujob.committed(step)
+"""
+
+
+class Pods:
+    """Containers of a job `j` as local processes, configured by the manifests in the cluster."""
+
+    def __init__(self, jobs: Jobs, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        jobset = jobs.wait(JOB_SET, "j-1")
+        pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+        given = {item["name"]: item.get("value", "") for item in pod["containers"][0]["env"]}
+        token = base64.b64decode(jobs.wait(SECRET, "j-token")["data"]["token"]).decode()
+        monkeypatch.setattr(agents, "TOKEN", token)
+        self.rig = Rig(folder, slices=2, hosts=1)
+        self.gate = folder / "gate"
+        told = CoordinatorConfig.from_json(given[Env.COORDINATOR_CONFIG])
+        assert (told.slices, told.hosts_per_slice, told.job) == (2, 1, "j")
+        ports = self.rig.config
+        self.rig.config = dataclasses.replace(
+            told,
+            agent_port=ports.agent_port,
+            http_port=ports.http_port,
+            jax_port_base=ports.jax_port_base,
+        )
+
+    def start(self) -> None:
+        """Start the coordinator and the agents, each with a place to save of its own."""
+        self.rig.start_coordinator()
+        for slice_index in range(2):
+            self.start_agent(slice_index)
+
+    def start_agent(self, slice_index: int) -> None:
+        """Start an agent, or start it anew."""
+        saved = self.rig.folder / f"saved-{slice_index}"
+        command = [sys.executable, "-c", _PROGRAM, str(saved), str(self.gate)]
+        self.rig.start_agent(slice_index, 0, command)
+
+    @property
+    def access(self) -> dict[str, str]:
+        """The operator's way to the coordinator."""
+        return {"TPUJOB_COORDINATOR_ACCESS": f"http://127.0.0.1:{self.rig.config.http_port}"}
+
+
+@contextlib.contextmanager
+def local_pods(
+    cluster: Cluster,
+    jobs: Jobs,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: Callable[[], object],
+) -> Iterator[Pods]:
+    """Make a job `j` of 60 steps, whose processes are still to be started.
+
+    Args:
+        cluster: the control plane.
+        jobs: where; no operator serves it yet.
+        folder: for logs and what is saved.
+        monkeypatch: of the test.
+        place: gives the pods nodes and has them run.
+    """
+    jobs.create("j", trainer={"config": {"steps": 60}})
+    with running(cluster, folder, jobs.namespace):
+        pods = Pods(jobs, folder, monkeypatch)
+        place()
+    try:
+        yield pods
+    except BaseException:
+        print(pods.rig.story())
+        raise
+    finally:
+        pods.rig.close()
