@@ -18,7 +18,16 @@ class FileError(Exception):
 
 
 def read_jobs(path: str, namespace: str | None = None) -> list[TPUTrainingJob]:
-    """All jobs of a file of YAML or JSON; ``-`` is standard input, other kinds are passed over.
+    """All jobs of a file, see ``read_objects``."""
+    return [job for _, job in read_objects(path, namespace)]
+
+
+def read_objects(
+    path: str, namespace: str | None = None
+) -> list[tuple[dict[str, Any], TPUTrainingJob]]:
+    """All jobs of a file of YAML or JSON, as written and as understood.
+
+    Other kinds are passed over; the file ``-`` is standard input.
 
     Args:
         path: the file.
@@ -47,12 +56,14 @@ def _kind(item: Any) -> Any:
     return item.get("kind") if isinstance(item, Mapping) else None
 
 
-def _job(path: str, raw: Mapping[str, Any], namespace: str | None) -> TPUTrainingJob:
+def _job(
+    path: str, raw: dict[str, Any], namespace: str | None
+) -> tuple[dict[str, Any], TPUTrainingJob]:
     meta = raw.get("metadata")
     if isinstance(meta, Mapping) and namespace:
         raw = {**raw, "metadata": {"namespace": namespace, **meta}}
     try:
-        return parse_job(raw, strict=True)
+        return raw, parse_job(raw, strict=True)
     except InvalidJobError as error:
         lines = "\n".join(f"{path}: {line}" for line in str(error).splitlines())
         raise FileError(lines) from error

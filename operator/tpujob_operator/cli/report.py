@@ -15,7 +15,7 @@ from rich.console import Console
 from tpujob_operator.api.models import parse_status
 from tpujob_operator.api.status import Cost, Goodput, JobStatus
 from tpujob_operator.cli import tables
-from tpujob_operator.cli.cluster import read_job
+from tpujob_operator.cli.cluster import Jobs, add_access
 from tpujob_operator.core.grouping import grouped
 
 
@@ -25,8 +25,7 @@ def add(commands: Any) -> None:
         "report", help="where a job's time and money went: types of time, incidents, cost"
     )
     parser.add_argument("name", help="name of the TPUTrainingJob")
-    parser.add_argument("-n", "--namespace", help="default: the kubeconfig's")
-    parser.add_argument("--kubeconfig", metavar="FILE", help="default: as kubectl has it")
+    add_access(parser)
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text")
     parser.add_argument("--picture", type=Path, metavar="FILE.png", help="draw the times as well")
     parser.set_defaults(run=run)
@@ -34,7 +33,7 @@ def add(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Print the report of a job."""
-    report = Report.of(read_job(given.name, given.namespace, given.kubeconfig))
+    report = Report.of(Jobs.of(given).get(given.name))
     if given.output == "json":
         print(json.dumps(report.to_json(), indent=1))
     else:
