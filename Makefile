@@ -12,7 +12,7 @@ KEEP ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
-.PHONY: help venv libtpu demo test lint format gen gen-check e2e faults bench bench-recovery lock clean down
+.PHONY: help venv libtpu demo test lint format gen gen-check e2e faults soak bench bench-recovery lock clean down
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ e2e: $(STAMP) ## Only the end-to-end tests, on real nodes and containers
 
 faults: $(STAMP) ## The slow faults of the catalogue, on real nodes (make test has the others)
 	@$(PY) -m pytest -m faults $(PYTEST_ARGS)
+
+soak: $(STAMP) ## One long job under 200 random faults; fails if one is answered wrongly (half an hour)
+	@$(PY) -m bench.soak $(BENCH_ARGS)
 
 bench: $(STAMP) ## Benchmarks, printed as ratios
 	@$(PY) -m bench

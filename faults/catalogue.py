@@ -20,6 +20,7 @@ class Fault:
     make: Injector
     heal: Injector | None = None  # None: there is nothing to undo
     is_below: bool = False  # made below Kubernetes, so on the local cluster only
+    is_obeyed: bool = False  # by a program that takes orders, see ``faults.training``
 
 
 CATALOGUE = {
@@ -37,16 +38,23 @@ CATALOGUE = {
     "cut-power": Fault("cut a node's power", nodes.cut_power, nodes.heal_all, is_below=True),
     "cut-network": Fault("cut a node's network", nodes.cut_network, nodes.heal_all, is_below=True),
     "kill-operator": Fault("delete the operator at once", control_plane.kill_operator),
+    "stop-operator": Fault(
+        "scale the operator to nothing", control_plane.stop_operator, control_plane.start_operator
+    ),
     "stop-api-server": Fault(
         "stop the API server",
         control_plane.stop_api_server,
         control_plane.start_api_server,
         is_below=True,
     ),
-    # For a program that obeys, see ``faults.training``.
-    "block-trainer": Fault("have a trainer's main thread stuck", processes.block),
-    "exhaust-memory": Fault("have a trainer take all memory", processes.exhaust_memory),
-    "exhaust-container": Fault("take all memory of a container", processes.exhaust_container),
+    "exit-trainer": Fault("have a trainer exit with code 3", processes.leave, is_obeyed=True),
+    "block-trainer": Fault("have a trainer's main thread stuck", processes.block, is_obeyed=True),
+    "exhaust-memory": Fault(
+        "have a trainer take all memory", processes.exhaust_memory, is_obeyed=True
+    ),
+    "exhaust-container": Fault(
+        "take all memory of a container", processes.exhaust_container, is_obeyed=True
+    ),
 }
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from kubernetes import client
+
 from demo import install
 from faults.scene import Place, Scene
 
@@ -13,6 +17,31 @@ def kill_operator(scene: Scene, _: Place) -> None:
     scene.kube.core.delete_collection_namespaced_pod(
         install.NAMESPACE, label_selector=OPERATOR, grace_period_seconds=0
     )
+
+
+def operators(scene: Scene) -> list[Any]:
+    """The operator's pods."""
+    found: list[Any] = scene.kube.core.list_namespaced_pod(
+        install.NAMESPACE, label_selector=OPERATOR
+    ).items
+    return found
+
+
+def stop_operator(scene: Scene, _: Place) -> None:
+    """Scale the operator to nothing."""
+    _scale(scene, 0)
+
+
+def start_operator(scene: Scene, _: Place) -> None:
+    """Undo ``stop_operator``."""
+    _scale(scene, 1)
+
+
+def _scale(scene: Scene, replicas: int) -> None:
+    apps: Any = client.AppsV1Api(scene.kube.core.api_client)
+    [operator] = apps.list_namespaced_deployment(install.NAMESPACE, label_selector=OPERATOR).items
+    change = {"spec": {"replicas": replicas}}
+    apps.patch_namespaced_deployment_scale(operator.metadata.name, install.NAMESPACE, change)
 
 
 def stop_api_server(scene: Scene, _: Place) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from faults.scene import TRAINER, Place, Scene
 from faults.training import ORDER
 
+_REFUSED = 3
+
 
 def kill(scene: Scene, place: Place) -> None:
     """SIGKILL a trainer; its agent and its pod are not touched."""
@@ -24,6 +26,11 @@ def stop(scene: Scene, place: Place) -> None:
 def block(scene: Scene, place: Place) -> None:
     """Have a trainer's main thread stuck in its own code."""
     _order(scene, place, "block")
+
+
+def leave(scene: Scene, place: Place) -> None:
+    """Have a trainer exit as programs do that refuse their input."""
+    leave_with(scene, place, _REFUSED)
 
 
 def leave_with(scene: Scene, place: Place, code: int) -> None:

@@ -62,7 +62,7 @@ def obey(order: str) -> None:
 
 
 class Folder:
-    """What all hosts share: the newest save, and a diary of starts and saves by generation."""
+    """What all hosts share: the newest save, and a diary of starts and saves by world."""
 
     def __init__(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,9 @@ class Folder:
 
     def _note(self, what: str) -> None:
         with (self._path / "diary").open("a") as diary:
-            diary.write(f"{os.environ['TPUJOB_GENERATION']} {what}\n")
+            diary.write(
+                f"{os.environ['TPUJOB_ATTEMPT']} {os.environ['TPUJOB_GENERATION']} {what}\n"
+            )
 
 
 def main() -> None:

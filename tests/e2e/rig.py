@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,29 +9,21 @@ from kubernetes.client.exceptions import ApiException
 
 from demo.clusters import Target
 from demo.kube import Kube
-from faults.scene import LEADER, TRAINER, Scene
+from faults import evidence, judgement
+from faults import jobs as made
+from faults.scene import Scene
 from faults.training import TRAINING
 from localcluster.cluster import Cluster
 from localcluster.kubeapi import Object
 from tests.e2e.access import Access
 from tests.namespaced import Namespaced
 from tests.waiting import wait_until
-from tpujob_agent.protocol import HTTP_PORT, LOSSES_PATH, TOKEN_HEADER, Env
 from tpujob_operator.core.kinds import EVENT, JOB_SET, POD, TPU_TRAINING_JOB, Kind
 
 #: Under load a container may take seconds to start, and an image to be unpacked.
 START_S = 180.0
 RECOVER_S = 120.0
-ROOT_FOLDER = "/shared"
 ENDED = ("Succeeded", "Failed")
-#: A pod's variables open the coordinator's HTTP side.
-_LOSSES = f"""
-import os, urllib.request as web
-host = os.environ["{Env.COORDINATOR}"].partition(":")[0]
-token = {{"{TOKEN_HEADER}": os.environ["{Env.TOKEN}"]}}
-url = f"http://{{host}}:{HTTP_PORT}{LOSSES_PATH}?after=0"
-print(web.urlopen(web.Request(url, headers=token)).read().decode())
-"""
 
 
 class Jobs(Namespaced):
@@ -48,32 +39,12 @@ class Jobs(Namespaced):
 
     def template(self, *command: str, image: str = "", steps: int = 1_000_000) -> Object:
         """Pod template of a program of one's own; by default in an image that has Python."""
-        container = {
-            "name": TRAINER,
-            "image": image or self.target.operator_image,
-            "imagePullPolicy": "IfNotPresent",
-            "command": list(command),
-            "env": [
-                {"name": "FOLDER", "value": f"{ROOT_FOLDER}/{self.namespace}"},
-                {"name": "STEPS", "value": str(steps)},
-            ],
-            "volumeMounts": [{"name": "shared", "mountPath": ROOT_FOLDER}],
-            # As images of training programs do, and as a hostPath folder asks for.
-            "securityContext": {"runAsUser": 0},
-        }
-        volumes = [{"name": "shared", **self.target.volume}]
-        return {"spec": {"containers": [container], "volumes": volumes}}
+        folder = self.namespace
+        return made.pod_template(self.target, folder, *command, image=image, steps=steps)
 
     def manifest(self, name: str, template: Object | None = None, **spec: Any) -> Object:
         """A job of one slice of two hosts."""
-        program = {"template": template} if template else {}
-        shape = {"accelerator": "v5e", "topology": "2x4", "slices": 1}
-        return {
-            "apiVersion": TPU_TRAINING_JOB.api_version,
-            "kind": TPU_TRAINING_JOB.kind,
-            "metadata": {"name": name, "namespace": self.namespace},
-            "spec": {**shape, **program, **spec},
-        }
+        return made.manifest(self.namespace, name, template, **spec)
 
     def create(self, name: str, template: Object | None = None, **spec: Any) -> Object:
         """Create a job.
@@ -117,8 +88,7 @@ class Jobs(Namespaced):
 
     def losses(self, job: str) -> dict[int, float]:
         """Losses by step, as the coordinator has them now."""
-        told = self.scene(job).shell(LEADER, f"python3 -c '{_LOSSES}'")
-        return {int(step): float(loss) for step, loss in json.loads(told)["losses"]}
+        return evidence.losses(self.scene(job))
 
     def story(self, job: str) -> str:
         """What an engineer would look at, for the message of a failed test."""
@@ -209,6 +179,4 @@ def container_restarts(pods: dict[str, Object]) -> int:
 
 def assert_adds_up(status: Object) -> None:
     """All types of time, and what is not settled, make the wall time, to the millisecond."""
-    goodput = status["goodput"]
-    total = sum(goodput["seconds"].values()) + goodput.get("unsettledSeconds", 0.0)
-    assert round(total * 1000) == round(goodput["wallSeconds"] * 1000), goodput
+    assert judgement.adds_up(status), status["goodput"]

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from faults.jobs import ROOT_FOLDER
 from localcluster.kubeapi import ApiError
-from tests.e2e.rig import ROOT_FOLDER, START_S, Jobs, assert_adds_up
+from tests.e2e.rig import START_S, Jobs, assert_adds_up
 from tpujob_operator.core.kinds import JOB_SET, TPU_TRAINING_JOB
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

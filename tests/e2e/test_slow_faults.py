@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from faults import catalogue, processes, storage
+from faults import catalogue, diary, evidence, processes, storage
 from faults.scene import LEADER, TRAINER, Place
 from faults.training import STEP_S, TRAINING
-from tests.e2e import diary
 from tests.e2e.rig import START_S, Jobs, assert_adds_up, uids
 from tests.waiting import wait_until
 from tpujob_agent.protocol import ExitCode
@@ -79,7 +78,7 @@ def test_full_disk_is_told_and_survived(jobs: Jobs) -> None:
     saved = status["checkpoint"]["step"]
     status = jobs.wait_status("j", lambda s: s["checkpoint"]["step"] > saved, "a newer save")
     assert status["budgets"]["process"]["used"] == 0
-    diary.assert_resumes_are_right(diary.read(scene.shell(LEADER, "cat $FOLDER/diary")))
+    assert diary.why_wrong(evidence.starts_and_saves(scene)) == ""
 
 
 @pytest.mark.parametrize("name", ["cut-power", "cut-network"])
@@ -106,7 +105,7 @@ def test_spare_takes_over_for_a_lost_node(jobs: Jobs, name: str) -> None:
     assert status["budgets"]["process"]["used"] == 0
     wait_until(lambda: _all_ready(jobs), "all nodes are ready again", START_S)
     spare = Place(1 - training, 0)
-    diary.assert_resumes_are_right(diary.read(scene.shell(spare, "cat $FOLDER/diary")))
+    assert diary.why_wrong(evidence.starts_and_saves(scene, spare)) == ""
     assert_adds_up(status)
 
 
@@ -146,7 +145,7 @@ def test_job_recovers_without_the_api_server(jobs: Jobs) -> None:
     [incident] = after["incidents"]
     assert (incident["cause"], incident["rung"]) == ("node", "R1")
     assert after["generation"] == 2
-    diary.assert_resumes_are_right(diary.read(path.read_text()))
+    assert diary.why_wrong(diary.read(path.read_text())) == ""
     assert_adds_up(after)
 
 
@@ -164,5 +163,5 @@ def test_forced_deletion_of_the_leaders_pod(jobs: Jobs) -> None:
     kept = {name for name in after if after[name] == before[name]}
     assert kept == {"j-1-slice-1-0", "j-1-slice-1-1"}
     assert status["budgets"]["process"]["used"] == 0
-    diary.assert_resumes_are_right(diary.read(scene.shell(LEADER, "cat $FOLDER/diary")))
+    assert diary.why_wrong(evidence.starts_and_saves(scene)) == ""
     assert_adds_up(status)

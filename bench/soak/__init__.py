@@ -1,0 +1,1 @@
+"""One long job under many random faults."""
