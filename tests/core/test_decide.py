@@ -231,6 +231,24 @@ def test_slice_that_is_lost_again_and_again_is_replaced_ever_more_slowly() -> No
     assert set(world.deleted) == {"Job j-1-slice-1"}
 
 
+def test_slice_that_the_job_controller_has_made_whole_stays() -> None:
+    """It may be faster than an operator that holds back; nothing is missing then."""
+    world = settled()
+    lost = world.pod("j-1-slice-1")
+    world.remove(POD, lost["metadata"]["name"], lost["metadata"]["uid"])
+    world.step()
+    world.controllers()
+    lost = world.pod("j-1-slice-1")
+    world.run_pods()
+    world.remove(POD, lost["metadata"]["name"], lost["metadata"]["uid"])
+    world.step()
+    world.remake_pod("j-1-slice-1")
+    world.run_pods()
+    world.now_ms += 60_000
+    world.settle()
+    assert world.deleted == ["Job j-1-slice-1"]
+
+
 def test_pods_that_are_meant_to_go_are_not_lost() -> None:
     """Suspension and the end of a job remove pods; no slice is replaced for that."""
     world = training()

@@ -259,9 +259,13 @@ class World:
         started = job["status"]["startTime"]
         lost = [s for s in self.tombstones if s.job_uid == uid and s.created >= started]
         if not pods and not lost:
-            made = _pod(job, next(iter(self._uids)))
-            made["metadata"]["creationTimestamp"] = rfc3339(self.now_ms)
-            self._create(POD, made)
+            self.remake_pod(job["metadata"]["name"])
+
+    def remake_pod(self, name: str) -> None:
+        """The Job controller replaces a pod of a Job, some time after it was lost."""
+        made = _pod(self.objects[JOB][name], next(iter(self._uids)))
+        made["metadata"]["creationTimestamp"] = rfc3339(self.now_ms)
+        self._create(POD, made)
 
     def _end_pods(self) -> None:
         for pod in list(self.objects[POD].values()):

@@ -152,6 +152,11 @@ class JobView(View):
         return bool(self.obj["spec"].get("suspend")) or self._condition("Suspended") is not None
 
     @property
+    def hosts(self) -> int:
+        """Pods the Job is to have."""
+        return int(self.obj["spec"].get("parallelism", 1))
+
+    @property
     def failed(self) -> int:
         """Pods the Job controller counts as failed since the Job was started or resumed."""
         return int(self.obj.get("status", {}).get("failed") or 0)

@@ -94,6 +94,8 @@ def _loss(situation: Situation, job: JobView) -> str:
     for pod in pods:
         if pod.is_lost:
             return f"pod {pod.name} on node {pod.node or '-'}: {pod.failure}"
+    if sum(pod.is_ready for pod in pods) >= job.hosts:
+        return ""  # while we held back, the Job controller has replaced what was lost
     if stones:
         return f"pod {stones[0].name}: gone"
     # Lost while the operator was away: the Job controller counts what nobody else remembers.
