@@ -145,6 +145,17 @@ PROJECTS: tuple[Project, ...] = (
             "manifests/base/runtimes/jax_distributed.yaml",
         ),
     ),
+    # Only where a test or a benchmark adds it to its cluster. Newer releases are not verifiable.
+    Project(
+        "kueue",
+        "v0.16.1",
+        {"kueue": "sigs.k8s.io/kueue/cmd/kueue"},
+        module="sigs.k8s.io/kueue",
+        assets=(
+            "config/components/crd/bases/*.yaml",
+            "config/components/webhook/manifests.yaml",
+        ),
+    ),
     Project("helm", "v4.3.1", {"helm": "helm.sh/helm/v4/cmd/helm"}),
     # No part of a cluster: what the trainer's tests take for buckets.
     Project(

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from localcluster import binaries, cgroups, controlplane, host, kubeflow, network
+from localcluster import binaries, cgroups, controlplane, host, kubeflow, kueue, network
 from localcluster.cache import locked
 from localcluster.kubeapi import Api, wait_for
 from localcluster.layout import Layout, Spec, State
@@ -171,6 +171,11 @@ class Cluster:
         """Run Kubeflow Trainer's controller in this cluster, built first where it is missing."""
         endpoints = self._state.endpoints
         kubeflow.install(self._layout, self._processes, self.api, endpoints, progress)
+
+    def add_kueue(self, progress: Progress = say) -> None:
+        """Run Kueue's controller in this cluster, built first where it is missing."""
+        endpoints = self._state.endpoints
+        kueue.install(self._layout, self._processes, self.api, endpoints, progress)
 
     def pod_logs(self, node: str) -> Path:
         """Where a node's kubelet keeps the logs of its containers, as the host sees it."""

@@ -14,6 +14,8 @@ say "local cluster: programs and images (the first run on a machine builds them)
   echo "going on without"
 say "object stores that checkpoints are tested on"
 .venv/bin/python -m localcluster build fake-gcs-server gofakes3 || echo "going on without"
+say "Kueue: quota for jobs in queues"
+.venv/bin/python -m localcluster build kueue || echo "going on without"
 say "TPU compiler: downloaded once on a machine"
 # It exists for x86 alone; elsewhere its tests are skipped and say so.
 [ "$(uname -m)" != x86_64 ] || make -s libtpu

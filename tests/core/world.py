@@ -67,6 +67,7 @@ class World:
     dead_nodes: dict[str, int] = dataclasses.field(default_factory=dict)
     nodes: dict[str, NodeView] = dataclasses.field(default_factory=dict)
     told: Told = dataclasses.field(default_factory=Told)
+    quota_words: str = ""
     refusals: tuple[str, ...] = ()
     silent_since_ms: int = 0
     history: History = dataclasses.field(default_factory=lambda: History.start(START_MS))
@@ -102,6 +103,7 @@ class World:
             nodes=self.nodes,
             told=self.told,
             pulses={name: Pulse(since > 0, "", since) for name, since in self.dead_nodes.items()},
+            quota_words=self.quota_words,
             refusals=self.refusals,
             silent_since_ms=self.silent_since_ms,
             status_written_ms=self.status_written_ms,
@@ -294,6 +296,11 @@ class World:
         """Status and reason of a condition."""
         found = next(item for item in self.status["conditions"] if item["type"] == kind)
         return found["status"], found["reason"]
+
+    def message(self, kind: str) -> str:
+        """Message of a condition."""
+        found = next(item for item in self.status["conditions"] if item["type"] == kind)
+        return str(found["message"])
 
     def live_attempts(self) -> set[str]:
         """Attempts that have a pod."""

@@ -22,6 +22,10 @@ MAX_VOLUMES = 128
 #: RFC 3339 in UTC with milliseconds, such as ``2026-11-21T08:00:00.123Z``.
 Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
+#: Of a field whose own fields have defaults.
+EMPTY: dict[str, Any] = {"default": {}}
+NEXT_ATTEMPT = " A change takes effect at the next attempt."
+
 
 class Model(BaseModel):
     """An immutable object with camelCase keys.

@@ -11,6 +11,11 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from tpujob_operator.api import provisioning
 from tpujob_operator.api.base import API_VERSION, KIND, Model, OpenModel, Timestamp, rule, rules
+from tpujob_operator.api.checkpoints import (
+    DIRECTORY_PATTERN,
+    CheckpointInterval,
+    IntervalPolicy,
+)
 from tpujob_operator.api.podtemplate import (
     AGENT_CONTAINER,
     OWN_VOLUMES,
@@ -18,11 +23,8 @@ from tpujob_operator.api.podtemplate import (
     find_trainer,
 )
 from tpujob_operator.api.spec import (
-    DIRECTORY_PATTERN,
     MAX_SLICES,
     STRAGGLER_RATIOS,
-    CheckpointInterval,
-    IntervalPolicy,
     JobSpec,
 )
 from tpujob_operator.api.status import JobStatus

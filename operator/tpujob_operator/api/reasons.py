@@ -8,6 +8,9 @@ from typing import Final
 ADMITTED: Final = "Admitted"
 INVALID_SPEC: Final = "InvalidSpec"
 
+QUEUED: Final = "Queued"  # for quota
+EVICTED: Final = "Evicted"  # its quota has been taken back
+
 # ---- Ready, Progressing
 CREATED: Final = "Created"  # the objects of an attempt have been applied
 WAITING_FOR_PODS: Final = "WaitingForPods"

@@ -8,7 +8,8 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from tpujob_agent.protocol import StragglerAction
-from tpujob_operator.api.base import Model, immutable, rule, rules
+from tpujob_operator.api.base import EMPTY, NEXT_ATTEMPT, Model, rule, rules
+from tpujob_operator.api.checkpoints import Checkpoint
 from tpujob_operator.api.podtemplate import (
     TEMPLATE_RULES,
     EnvVars,
@@ -25,21 +26,11 @@ from tpujob_tpu.generations import GENERATIONS
 #: ``4294967295x…`` cannot be a topology: at most three numbers of three digits.
 _MAX_TOPOLOGY = 11
 MAX_SLICES = 1024
-DIRECTORY_PATTERN = "^(/|[a-z][a-z0-9]*://.)"
+_LABEL_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _OPEN: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
-_EMPTY: dict[str, Any] = {"default": {}}
-_NEXT_ATTEMPT = " A change takes effect at the next attempt."
 _MAKES_ATTEMPT = " A change makes a new attempt, which resumes from a checkpoint made before."
 
 Accelerator = enum.StrEnum("Accelerator", {g.name: g.name for g in GENERATIONS})  # type: ignore[misc] # the catalogue is the source
-
-
-class IntervalPolicy(enum.StrEnum):
-    """How the checkpoint interval is chosen."""
-
-    AUTO = "Auto"
-    STEPS = "Steps"
-    SECONDS = "Seconds"
 
 
 class Trainer(Model):
@@ -78,57 +69,6 @@ class Trainer(Model):
     )
 
 
-class CheckpointInterval(Model):
-    """When checkpoints are made."""
-
-    # The API server checks the default {} before it fills in the policy: hence has().
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            rule(
-                "(has(self.policy) && self.policy == 'Steps') == has(self.steps)",
-                "interval.steps belongs to policy Steps: give both or neither",
-            ),
-            rule(
-                "(has(self.policy) && self.policy == 'Seconds') == has(self.seconds)",
-                "interval.seconds belongs to policy Seconds: give both or neither",
-            ),
-        )
-    )
-    policy: IntervalPolicy = Field(
-        default=IntervalPolicy.AUTO,
-        description="Auto: as often as wastes least, by what saves and failures have cost this "
-        "job. Steps: every so many steps. Seconds: every so many seconds.",
-    )
-    steps: int | None = Field(default=None, ge=1, description="Steps between checkpoints.")
-    seconds: int | None = Field(default=None, ge=1, description="Seconds between checkpoints.")
-
-
-class Checkpoint(Model):
-    """Checkpoints: what a restart goes on from."""
-
-    directory: str = Field(
-        min_length=1,
-        max_length=1024,
-        description="Where checkpoints are: gs://bucket/path, s3://bucket/path, or a path on a "
-        "volume that all hosts mount. Cannot be changed.",
-        json_schema_extra=rules(
-            rule(
-                f"self.matches('{DIRECTORY_PATTERN}')",
-                "checkpoint.directory must be an absolute path or an address like gs://bucket/path",
-            ),
-            immutable("checkpoint.directory"),
-        ),
-    )
-    interval: CheckpointInterval = Field(
-        default_factory=CheckpointInterval,
-        description="When checkpoints are made." + _NEXT_ATTEMPT,
-        json_schema_extra=_EMPTY,
-    )
-    keep: int = Field(
-        default=3, ge=1, le=1000, description="How many checkpoints are kept." + _NEXT_ATTEMPT
-    )
-
-
 def _budget(default: int, what: str) -> Any:
     return Field(default=default, ge=-1, description=f"{what} -1: no limit.")
 
@@ -155,7 +95,7 @@ class Recovery(Model):
         default_factory=Budgets,
         description="Restarts allowed per kind of cause; a job whose budget is spent fails. "
         "A change holds from then on; what has been used stays used.",
-        json_schema_extra=_EMPTY,
+        json_schema_extra=EMPTY,
     )
     preload: list[str] | None = Field(
         default=None,
@@ -173,13 +113,13 @@ class Hang(Model):
         default=60,
         ge=1,
         le=86_400,
-        description="A step may take this long, whatever the pace of the job." + _NEXT_ATTEMPT,
+        description="A step may take this long, whatever the pace of the job." + NEXT_ATTEMPT,
     )
     factor: int = Field(
         default=5,
         ge=2,
         le=1000,
-        description="A step may take so many median steps." + _NEXT_ATTEMPT,
+        description="A step may take so many median steps." + NEXT_ATTEMPT,
     )
 
 
@@ -205,13 +145,13 @@ class Straggler(Model):
     ratio: float = Field(
         default=1.1,
         description="A host is a straggler if it makes steps take so many times as long."
-        + _NEXT_ATTEMPT,
+        + NEXT_ATTEMPT,
     )
     action: StragglerAction = Field(
         default=StragglerAction.REPORT,
         description="Report: a condition, an event and status.findings. Restart: all trainers too, "
         "after a save. Replace: the straggler's slice is made anew as well. At most once in 10 "
-        "minutes, and never when all hosts are slow." + _NEXT_ATTEMPT,
+        "minutes, and never when all hosts are slow." + NEXT_ATTEMPT,
     )
 
 
@@ -222,19 +162,19 @@ class Health(Model):
         default_factory=Hang,
         description="When a trainer counts as hung. Phases before and after training have limits "
         "of their own, from 5 minutes to an hour.",
-        json_schema_extra=_EMPTY,
+        json_schema_extra=EMPTY,
     )
     straggler: Straggler = Field(
         default_factory=Straggler,
         description="What is done about a host that holds up the others.",
-        json_schema_extra=_EMPTY,
+        json_schema_extra=EMPTY,
     )
     progress_pattern: str | None = Field(
         default=None,
         min_length=1,
         max_length=1024,
         description="Regular expression (Python) with a group named step, for programs that do "
-        "not report their steps: it is searched in each line of output." + _NEXT_ATTEMPT,
+        "not report their steps: it is searched in each line of output." + NEXT_ATTEMPT,
         json_schema_extra=rules(
             rule(
                 "self.contains('(?P<step>')",
@@ -344,7 +284,7 @@ class JobSpec(Model):
     elastic: Elastic | None = Field(
         default=None,
         description="Going on with fewer slices when one is lost and no spare is left. "
-        "Default: the job waits." + _NEXT_ATTEMPT,
+        "Default: the job waits." + NEXT_ATTEMPT,
     )
     provisioning: ProvisioningSpec | None = Field(
         default=None,
@@ -367,15 +307,28 @@ class JobSpec(Model):
         default=None, description="Checkpoints. Required with trainer."
     )
     recovery: Recovery = Field(
-        default_factory=Recovery, description="How the job recovers.", json_schema_extra=_EMPTY
+        default_factory=Recovery, description="How the job recovers.", json_schema_extra=EMPTY
     )
     health: Health = Field(
         default_factory=Health,
         description="How the job's health is judged.",
-        json_schema_extra=_EMPTY,
+        json_schema_extra=EMPTY,
     )
     objectives: Objectives | None = Field(
         default=None, description="What the job should reach; see docs/runbook.md."
+    )
+    queue: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=63,
+        description="Kueue's LocalQueue, in the job's namespace, that the job waits in for quota. "
+        "Default: it does not wait." + _MAKES_ATTEMPT,
+        json_schema_extra=rules(
+            rule(
+                f"self.matches('{_LABEL_PATTERN}')",
+                "queue must be the name of a LocalQueue: lower-case letters, digits and dashes",
+            ),
+        ),
     )
     priority_class_name: str | None = Field(
         default=None,
@@ -389,8 +342,8 @@ class JobSpec(Model):
     active_deadline_seconds: int | None = Field(
         default=None,
         ge=1,
-        description="Seconds from the job's creation, suspended time excluded, after which it "
-        "fails.",
+        description="Seconds from the job's creation, suspended and queued time excluded, after "
+        "which it fails.",
     )
     ttl_seconds_after_finished: int | None = Field(
         default=None,

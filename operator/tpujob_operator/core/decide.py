@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tpujob_operator.core import status
 from tpujob_operator.core.plan import Plan
+from tpujob_operator.core.policies.admission import follow_queue, report_admission
 from tpujob_operator.core.policies.attempts import (
     begin_first_attempt,
     restart_changed_attempt,
@@ -27,7 +28,6 @@ from tpujob_operator.core.policies.notices import explain_lost_hosts, tell_coord
 from tpujob_operator.core.policies.objectives import report_goodput, report_mfu
 from tpujob_operator.core.policies.objects import (
     ensure_objects,
-    report_admission,
     report_refusals,
     wait_for_jobset_kind,
 )
@@ -62,6 +62,7 @@ POLICIES: tuple[Policy, ...] = (
     fail_beyond_budgets,
     fail_after_deadline,
     follow_suspend,
+    follow_queue,
     wait_for_jobset_kind,
     begin_first_attempt,
     blame_lost_pods,

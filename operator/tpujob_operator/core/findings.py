@@ -19,6 +19,7 @@ _OVER = (
     EventKind.GAVE_UP,
     FactKind.ATTEMPT_FAILED,
     FactKind.SUSPENDED,
+    FactKind.QUEUED,
 )
 
 

@@ -41,6 +41,10 @@ SECRET = Kind("", "v1", "secrets", "Secret")
 EVENT = Kind("", "v1", "events", "Event")
 NODE = Kind("", "v1", "nodes", "Node")
 LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease")
+#: Kueue's, in the version that it stores and the one before.
+WORKLOADS = tuple(
+    Kind("kueue.x-k8s.io", version, "workloads", "Workload") for version in ("v1beta2", "v1beta1")
+)
 #: Where every kubelet renews a lease of its node's name.
 NODE_LEASE_NAMESPACE = "kube-node-lease"
 

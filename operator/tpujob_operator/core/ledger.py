@@ -57,6 +57,7 @@ class Ledger:
     last_step: int = 0
     committed_step: int = 0
     suspended: bool = False
+    queued: bool = False  # for quota
     leaving: bool = False  # the attempt is told to save and go
     stopping: bool = False
     bound: bool = False
@@ -73,8 +74,8 @@ class Ledger:
 
     @property
     def is_told_to_go(self) -> bool:
-        """Whether the user wants the world that runs, if any, to end."""
-        return self.suspended or self.leaving
+        """Whether the world that runs, if any, is meant to end."""
+        return self.suspended or self.leaving or self.queued
 
     @property
     def is_training(self) -> bool:
@@ -94,13 +95,14 @@ class Ledger:
             return TimeType.TEARDOWN
         if self.suspended:
             return TimeType.SUSPENDED
+        if self.queued:
+            return TimeType.QUEUED
         if self.backoff_until_ms > self.cursor_ms:
             return TimeType.BACKOFF
         if self.generation:
             return _TYPE_OF_PHASE.get(self.phase, TimeType.PRODUCTIVE)
-        if self.complete:
-            return TimeType.RUNTIME_INIT
-        return TimeType.IMAGE if self.bound else TimeType.PROVISIONING
+        before = TimeType.IMAGE if self.bound else TimeType.PROVISIONING
+        return TimeType.RUNTIME_INIT if self.complete else before
 
     def view(self, now_ms: int) -> TimeView:
         """Types at ``now_ms``, the open interval included (as unsettled while training)."""
@@ -327,9 +329,10 @@ def _stop(ledger: Ledger, seen: Observation) -> Ledger:
     return ledger.leave_steps(seen.at_ms).but(generation=0, stopping=True)
 
 
-def _suspended(ledger: Ledger, seen: Observation) -> Ledger:
-    ledger = ledger.leave_steps(seen.at_ms, TimeType.ROLLBACK)
-    return ledger.but(suspended=True, **_NO_PODS)
+def _paused(**why: bool) -> Callable[[Ledger, Observation], Ledger]:
+    return lambda ledger, seen: ledger.leave_steps(seen.at_ms, TimeType.ROLLBACK).but(
+        **why, **_NO_PODS
+    )
 
 
 def _attempt_started(ledger: Ledger, seen: Observation) -> Ledger:
@@ -382,8 +385,10 @@ _HANDLERS: dict[EventKind | FactKind, Callable[[Ledger, Observation], Ledger]] =
     FactKind.ATTEMPT_STARTED: _attempt_started,
     # a step of the next attempt may take another time
     FactKind.ATTEMPT_LEFT: _setter(leaving=True, full_step_ms=0.0),
-    FactKind.SUSPENDED: _suspended,
+    FactKind.SUSPENDED: _paused(suspended=True),
     FactKind.RESUMED: _setter(suspended=False),
+    FactKind.QUEUED: _paused(queued=True),
+    FactKind.ADMITTED: _setter(queued=False),
     FactKind.CHIPS_HELD: _chips_held,
     FactKind.PODS_BOUND: _setter(bound=True),
     FactKind.PODS_UNBOUND: _setter(bound=False),

@@ -18,6 +18,8 @@ class FactKind(enum.StrEnum):
     LOSS_EXPLAINED = "lossExplained"
     SUSPENDED = "suspended"
     RESUMED = "resumed"
+    QUEUED = "queued"  # Kueue has not admitted the attempt, or has taken its quota back
+    ADMITTED = "admitted"
     CHIPS_HELD = "chipsHeld"  # chips: of all worker pods that have a node
     PODS_BOUND = "podsBound"  # every worker pod has a node
     PODS_UNBOUND = "podsUnbound"

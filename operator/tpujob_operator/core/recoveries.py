@@ -69,7 +69,7 @@ class Recoveries:
         if seen.kind in (EventKind.LOSS, FactKind.ATTEMPT_FAILED):
             onset_ms = min(int(seen.data["onsetAtMs"]), seen.at_ms)
             return self if self.onset_ms else self._begun(onset_ms, before.closed)
-        if seen.kind is FactKind.SUSPENDED:  # nobody waits for the next step now
+        if seen.kind in (FactKind.SUSPENDED, FactKind.QUEUED):  # nobody waits for a step now
             return self._begun(0, {})
         if seen.kind is EventKind.PROGRESS and self.onset_ms:
             return self._recovered(min(int(seen.data["endedAtMs"]), seen.at_ms), after)

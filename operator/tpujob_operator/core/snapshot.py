@@ -110,6 +110,7 @@ class Snapshot:
     #: TPU nodes of the job's pods and incidents, also those that are gone
     nodes: Mapping[str, NodeView] = dataclasses.field(default_factory=dict)
     told: Told = Told()
+    quota_words: str = ""  # of Kueue, why it has not admitted the attempt yet
     refusals: tuple[str, ...] = ()
     silent_since_ms: int = 0  # since when the running coordinator cannot be read; 0: it can
     status_written_ms: int = 0

@@ -179,11 +179,14 @@ def _state(situation: Situation, conditions: tuple[Condition, ...]) -> State:
         ConditionType.FAILED: State.FAILED,
         ConditionType.SUCCEEDED: State.SUCCEEDED,
         ConditionType.SUSPENDED: State.SUSPENDED,
-        ConditionType.RESTARTING: State.RECOVERING,
     }
     for kind, state in ends.items():
         if holds(kind):
             return state
+    if ledger.queued:
+        return State.QUEUED
+    if holds(ConditionType.RESTARTING):
+        return State.RECOVERING
     if ledger.has_reached_steps or situation.is_ending:
         return State.RUNNING
     is_starting = ledger.generation or ledger.complete or ledger.bound

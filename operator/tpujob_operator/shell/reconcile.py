@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from tpujob_operator.api.models import InvalidJobError, TPUTrainingJob, parse_job
 from tpujob_operator.core.decide import decide
@@ -60,6 +61,7 @@ class Reconciler:
         node_loss_ms: int,
         options: ManifestOptions,
         metrics: OperatorMetrics,
+        quota_words: Callable[[str, str], Awaitable[str]],
     ) -> None:
         self._cache = cache
         self._queue = queue
@@ -71,6 +73,7 @@ class Reconciler:
         self._node_loss_ms = node_loss_ms
         self._options = options
         self._metrics = metrics
+        self._quota_words = quota_words
         self.states = states
         self.watchers: list[Callable[[JobKey, Snapshot | None, Plan | None], None]] = []
 
@@ -110,6 +113,10 @@ class Reconciler:
         has_jobset = await self._jobset_kind.is_served()
         pulses = await self._pulses_for(self._leaving_pods(key), at_ms)
         snapshot = self._snapshot(key, obj, state, pulses, has_jobset=has_jobset)
+        jobset = snapshot.jobset
+        if snapshot.job and snapshot.job.spec.queue and jobset and jobset.is_suspended:
+            words = await self._quota_words(key.namespace, jobset.uid)
+            snapshot = dataclasses.replace(snapshot, quota_words=words)
         plan = decide(snapshot, at_ms)
         result = await self._executor.execute(snapshot, plan, at_ms)
         if plan.status is None or result.status_written:

@@ -13,8 +13,8 @@ from tpujob_agent.protocol import (
     CoordinatorConfig,
     Env,
 )
+from tpujob_operator.api.checkpoints import IntervalPolicy
 from tpujob_operator.api.models import TPUTrainingJob
-from tpujob_operator.api.spec import IntervalPolicy
 from tpujob_operator.core.manifests import names, pods, secret
 from tpujob_operator.core.manifests.batch import shares_batch
 from tpujob_operator.core.manifests.options import ManifestOptions

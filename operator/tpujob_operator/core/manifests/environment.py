@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from tpujob_agent.protocol import Env
+from tpujob_operator.api.checkpoints import Checkpoint, IntervalPolicy
 from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.api.podtemplate import AGENT_DIR, SNAPSHOT_DIR
-from tpujob_operator.api.spec import Checkpoint, IntervalPolicy
 from tpujob_operator.core.manifests import names, pods, secret, service
 
 #: Modules that are worth importing once per pod; the agent goes on without those that are missing.

@@ -31,12 +31,15 @@ def build(
     metadata["annotations"] = {names.SHAPE_ANNOTATION: shape(job)}
     if avoided.nodes:
         metadata["annotations"][names.AVOIDED_ANNOTATION] = ",".join(avoided.nodes)
+    if job.spec.queue:
+        metadata["labels"][names.QUEUE_LABEL] = job.spec.queue
     return {
         "apiVersion": API_VERSION,
         "kind": "JobSet",
         "metadata": metadata,
         "spec": {
-            "suspend": job.spec.suspend,
+            # Kueue starts what is in a queue.
+            "suspend": job.spec.suspend or bool(job.spec.queue),
             # Agents find each other before they are ready.
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
             # The coordinator ends when the last world has finished, whatever else is pending.

@@ -18,6 +18,9 @@ SHAPE_ANNOTATION: Final = "tpujob.dev/shape"
 #: Nodes that the worker pods of an attempt keep away from, separated by commas.
 AVOIDED_ANNOTATION: Final = "tpujob.dev/avoided-nodes"
 
+#: Kueue's: the LocalQueue that a JobSet waits in.
+QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
+
 ROLE_WORKER: Final = "worker"
 ROLE_COORDINATOR: Final = "coordinator"
 #: Names of the JobSet's replicated jobs.

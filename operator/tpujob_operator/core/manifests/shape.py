@@ -16,6 +16,7 @@ _SHAPING = {
     "template",
     "trainer",
     "priority_class_name",
+    "queue",
 }
 _DIGEST_CHARACTERS = 12
 

@@ -40,6 +40,8 @@ def ensure_objects(situation: Situation) -> Outcome:
     leftovers = snapshot.leftovers if situation.attempt == snapshot.attempt else _all(situation)
     if leftovers:
         return _clear(situation)
+    if situation.job.spec.suspend and situation.job.spec.queue:
+        return NOTHING  # in its queue it would be started
     wait_ms = situation.memory.next_attempt_ms - situation.now_ms
     if wait_ms > 0:
         return Outcome(requeue_after_s=wait_ms / 1000)
@@ -63,15 +65,6 @@ def report_refusals(situation: Situation) -> Outcome:
         return NOTHING
     message = "; ".join(refusals) + ". The operator tries again, at growing intervals."
     return Outcome(verdicts={ConditionType.STALLED: Verdict(True, reasons.REFUSED, message)})
-
-
-def report_admission(situation: Situation) -> Outcome:
-    """The job is admitted once its JobSet exists and may have pods."""
-    jobset = situation.jobset
-    if jobset is None or jobset.is_suspended:
-        return NOTHING
-    message = f"JobSet {jobset.name} may run its pods."
-    return Outcome(verdicts={ConditionType.ADMITTED: Verdict(True, reasons.ADMITTED, message)})
 
 
 def _manifests(situation: Situation) -> list[dict[str, object]]:

@@ -43,7 +43,7 @@ def note_bound_pods(situation: Situation) -> Outcome:
 
 def report_training(situation: Situation) -> Outcome:
     """Ready while training with no incident open; Progressing while nothing stands in the way."""
-    if situation.job.spec.suspend:
+    if situation.job.spec.suspend or situation.history.ledger.queued:
         return NOTHING
     ledger = situation.history.ledger
     is_training = ledger.is_training and not situation.history.incidents.open
@@ -60,6 +60,7 @@ def report_restart(situation: Situation) -> Outcome:
         not incidents
         or ConditionType.RESTARTING in situation.verdicts
         or situation.job.spec.suspend
+        or situation.history.ledger.queued
     ):
         return NOTHING
     newest = incidents[-1]

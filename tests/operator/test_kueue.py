@@ -1,0 +1,145 @@
+"""Jobs in queues, with the real Kueue: it gives quota, and takes it back."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localcluster import host, kueue
+from localcluster.cluster import Cluster
+from tests.conftest import make_namespace, start_control_plane
+from tests.operator.rig import Jobs, running
+from tests.waiting import wait_until
+from tpujob_operator.core.kinds import JOB_SET, TPU_TRAINING_JOB, WORKLOADS
+
+pytestmark = [
+    pytest.mark.control_plane,
+    pytest.mark.skipif(bool(host.why_not(full=True)), reason=str(host.why_not(full=True))),
+]
+
+#: One job of two slices of four chips.
+_CHIPS = 8
+_PODS = 3
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A control plane with Kueue."""
+    made = start_control_plane(f"kueue-{os.getpid()}")
+    try:
+        made.add_kueue()
+        yield made
+    finally:
+        made.down()
+
+
+@pytest.fixture
+def jobs(cluster: Cluster, tmp_path: Path) -> Iterator[Jobs]:
+    """A namespace with a queue that has the chips of one job, and an operator for it."""
+    name = f"queue-{uuid.uuid4().hex[:8]}"
+    make_namespace(cluster, name)
+    resources = {"google.com/tpu": _CHIPS, "cpu": 100, "memory": "100Gi"}
+    quota = [{"name": key, "nominalQuota": value} for key, value in resources.items()]
+    flavors = [{"name": name, "resources": quota}]
+    _apply(cluster, "ResourceFlavor", name)
+    _apply(
+        cluster,
+        "ClusterQueue",
+        name,
+        namespaceSelector={},
+        resourceGroups=[{"coveredResources": [*resources], "flavors": flavors}],
+        preemption={"withinClusterQueue": "LowerPriority"},
+    )
+    _apply(cluster, "LocalQueue", "research", name, clusterQueue=name)
+    with running(cluster, tmp_path, name):
+        yield Jobs(cluster, name)
+
+
+def _apply(cluster: Cluster, kind: str, name: str, namespace: str = "", **spec: Any) -> None:
+    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
+    thing = {"apiVersion": kueue.API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}
+    cluster.api.apply(thing)
+
+
+def wait_state(jobs: Jobs, name: str, state: str) -> dict[str, Any]:
+    """Wait for a job's state."""
+    return jobs.wait_status(name, lambda status: status.get("state") == state, f"{name} {state}")
+
+
+def test_a_job_waits_until_another_one_has_gone(jobs: Jobs) -> None:
+    """Status has Kueue's own words; the time is booked as queued."""
+    jobs.create("a", queue="research")
+    jobs.wait_pods("a", _PODS)
+    jobs.wait_condition("a", "Admitted", "Admitted")
+    jobs.create("b", queue="research")
+    wait_state(jobs, "b", "Queued")
+    wait_until(
+        lambda: "insufficient unused quota" in jobs.condition("b", "Admitted")["message"],
+        "Kueue's words",
+    )
+    assert jobs.all(JOB_SET, "b")[0]["spec"]["suspend"] is True
+    jobs.delete(TPU_TRAINING_JOB, "a")
+    jobs.wait_pods("b", _PODS)
+    status = wait_state(jobs, "b", "Pending")
+    assert status["goodput"]["seconds"]["queued"] > 0
+    jobs.wait_event("b", "Admitted")
+
+
+def test_a_more_urgent_job_takes_the_quota(jobs: Jobs) -> None:
+    """The other one waits again, in the same attempt, and no budget of it is charged."""
+    urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 1000}
+    body = {**urgent, "metadata": {"name": jobs.namespace}}
+    jobs.api.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
+    jobs.create("a", queue="research")
+    jobs.run_pods("a", _PODS)
+    jobs.create("b", queue="research", priorityClassName=jobs.namespace)
+    status = wait_state(jobs, "a", "Queued")
+    assert all(not budget["used"] for budget in status["budgets"].values())
+    assert status["incidents"] == []
+    jobs.wait_event("a", "Evicted")
+    jobs.end_pods("a")
+    jobs.wait_pods("b", _PODS)
+    jobs.delete(TPU_TRAINING_JOB, "b")
+    jobs.wait_pods("a", _PODS)
+    assert jobs.status("a")["attempt"] == 1
+
+
+def test_a_suspended_job_gives_up_its_place(jobs: Jobs) -> None:
+    """And waits for another one when it is resumed."""
+    jobs.create("a", queue="research")
+    jobs.wait_pods("a", _PODS)
+    jobs.change("a", suspend=True)
+    wait_state(jobs, "a", "Suspended")
+    wait_until(lambda: not jobs.all(WORKLOADS[0]), "no place in the queue")
+    jobs.create("b", queue="research")
+    jobs.wait_pods("b", _PODS)
+    jobs.change("a", suspend=False)
+    wait_state(jobs, "a", "Queued")
+    assert jobs.status("a")["attempt"] == 2
+
+
+def test_a_queue_that_is_not_there_is_named(jobs: Jobs) -> None:
+    """In Kueue's words."""
+    jobs.create("a", queue="nowhere")
+    wait_until(
+        lambda: "nowhere doesn't exist" in jobs.condition("a", "Admitted").get("message", ""),
+        "the queue's name",
+    )
+
+
+def test_without_kueue_the_job_says_what_to_do(
+    control_plane: Cluster, own_jobs: Jobs, tmp_path: Path
+) -> None:
+    """The API server does not know its kinds."""
+    with running(control_plane, tmp_path, own_jobs.namespace):
+        own_jobs.create("a", queue="research")
+        wait_until(
+            lambda: "Install Kueue" in own_jobs.condition("a", "Admitted").get("message", ""),
+            "advice",
+        )
+        assert own_jobs.status("a")["state"] == "Queued"
