@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ import tempfile
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +96,13 @@ class Prometheus:
         query = urllib.parse.urlencode({"query": expression, **span})
         with urllib.request.urlopen(f"{self._url}/api/v1/query_range?{query}") as answer:  # noqa: S310 - the user names it
             found = json.load(answer)["data"]["result"]
-        return [
-            (series["metric"], [(at, float(value)) for at, value in series["values"]])
-            for series in found
-        ]
+        told = [(series["metric"], numbers(series["values"])) for series in found]
+        return [(labels, points) for labels, points in told if points]
+
+
+def numbers(values: Iterable[tuple[float, str]]) -> list[tuple[float, float]]:
+    """The points that are numbers: a share of nothing is none, and JSON has no word for it."""
+    return [(at, float(value)) for at, value in values if math.isfinite(float(value))]
 
 
 def draw(boards: Sequence[Mapping[str, Any]], folder: Path) -> None:

@@ -34,7 +34,8 @@ _BOARDS = """\
 ## Dashboards
 
 Fleet, job, recovery, hosts and operator: `charts/tpujob-operator/files/dashboards`. The pictures
-are of a job of two hosts whose trainer was killed once, drawn with Grafana's own panels by
+are of a job of two hosts whose trainer was killed once; those of hosts, of the demo, whose
+trainers compare themselves on a busy machine. They are drawn with Grafana's own panels by
 `python -m monitoring.pictures ADDRESS --namespace N --job J` (it needs Node and npm).
 
 ![The dashboard of one job](images/dashboards/job.png)

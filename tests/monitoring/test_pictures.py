@@ -32,6 +32,11 @@ def test_panels_get_their_series_with_legends() -> None:
     assert not panels["Steps"]["isStacked"]
 
 
+def test_what_is_no_number_is_left_out() -> None:
+    """Prometheus tells a share of nothing as NaN."""
+    assert pictures.numbers([(1.0, "0.5"), (2.0, "NaN"), (3.0, "+Inf")]) == [(1.0, 0.5)]
+
+
 def test_missing_node_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Who has no Node is told what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
