@@ -12,7 +12,7 @@ from tests.core.stories import settled, told, training
 from tests.core.world import START_MS, World
 from tpujob_agent.protocol import Cause
 from tpujob_operator.core.history import History
-from tpujob_operator.core.kinds import JOB_SET
+from tpujob_operator.core.kinds import JOB_SET, POD
 from tpujob_operator.core.memory import LostPod, Memory
 from tpujob_operator.core.nodes import NodeView
 from tpujob_operator.core.suspects import DAY_MS, Suspect, merged, struck
@@ -216,3 +216,16 @@ def test_the_next_attempt_avoids_suspects_and_forgives_when_it_finds_no_place() 
     assert world.status["attempt"] == 3
     assert avoiding(world) == (None, [])
     assert "nodes" not in world.status
+
+
+def test_pods_that_may_wait_for_others_to_leave_are_not_moved_on_a_suspicion() -> None:
+    """A pod takes its grace period to make room; a move would cost all pods of the job."""
+    world = training()
+    twice(world)
+    at = world.now_ms
+    world.readings.append(told(loss(at, at, generation=3), first=900))
+    pod = world.pod("j-1-slice-1")
+    world.remove(POD, pod["metadata"]["name"], pod["metadata"]["uid"])
+    world.settle()
+    finds_no_place(world, 55_000, 10_000)
+    assert avoiding(world)[0] == "node"

@@ -25,6 +25,9 @@ from tpujob_operator.core.suspects import Suspect
 _SETTLED_MS = 15_000
 #: Beside a dead node there is no place for a slice that does not avoid it, however long it waits.
 _SURE_MS = 3_000
+#: What the pods wait for may be a pod that leaves the same place within its grace period, and
+#: the scheduler's next look: all pods of the job are moved only if it is not.
+_ROOM_MS = 60_000
 #: If pods find no place for so long, nodes that are only suspect are forgiven.
 _PATIENCE_MS = 300_000
 
@@ -71,8 +74,7 @@ def move_attempt(situation: Situation) -> Outcome:
         return NOTHING
     if wanted == jobset.avoided:
         return _forgive(situation, waiting_ms)
-    dead = {item.name for item in situation.memory.dead_nodes}
-    settled_ms = _SETTLED_MS if dead <= {*jobset.avoided} else _SURE_MS
+    settled_ms = _settled_ms(situation, {*wanted} - {*jobset.avoided})
     if waiting_ms < settled_ms:
         return Outcome(requeue_after_s=(settled_ms - waiting_ms) / 1000)
     avoided = f"avoids {', '.join(wanted)}" if wanted else "may use all nodes again"
@@ -84,6 +86,14 @@ def move_attempt(situation: Situation) -> Outcome:
     left = leave_attempt(situation, jobset, "its pods find no place", note)
     verdict = Verdict(True, reasons.NEW_ATTEMPT, message)
     return dataclasses.replace(left, verdicts={ConditionType.RESTARTING: verdict})
+
+
+def _settled_ms(situation: Situation, added: set[str]) -> int:
+    """For how long pods must have found no place; ``added``: nodes that would be avoided, too."""
+    if not added:
+        return _SETTLED_MS
+    is_sure = any(item.name in added for item in situation.memory.dead_nodes)
+    return _SURE_MS if is_sure else _ROOM_MS
 
 
 def _trains(situation: Situation) -> bool:
