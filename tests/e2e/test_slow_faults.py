@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
-from faults import catalogue, diary, evidence, processes, storage
-from faults.scene import LEADER, TRAINER, Place
+from faults import catalogue, control_plane, diary, evidence, judgement, processes, storage
+from faults.answers import ANSWERS
+from faults.jobs import ROOT_FOLDER
+from faults.scene import LEADER, TRAINER, Place, Scene
 from faults.training import STEP_S, TRAINING
 from tests.e2e.rig import START_S, Jobs, assert_adds_up, uids
 from tests.waiting import wait_until
 from tpujob_agent.protocol import ExitCode
+from tpujob_operator.core.kinds import POD
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(600)]
 
@@ -165,3 +171,98 @@ def test_forced_deletion_of_the_leaders_pod(jobs: Jobs) -> None:
     assert status["budgets"]["process"]["used"] == 0
     assert diary.why_wrong(evidence.starts_and_saves(scene)) == ""
     assert_adds_up(status)
+
+
+_DOWN_S = 120
+
+
+def test_job_recovers_while_the_operator_is_down(jobs: Jobs) -> None:
+    """R0 and R1 need no operator: the job recovers from four faults, and status catches up."""
+    if jobs.cluster is None:
+        pytest.skip("a container is killed from its node, which needs the local cluster")
+    jobs.train("j")
+    jobs.wait_step("j", 15)
+    scene, pods = jobs.scene("j"), uids(jobs.pods("j"))
+    made = ["kill-trainer", "stop-trainer", "kill-container", "crash-trainer"]
+    down = catalogue.CATALOGUE["stop-operator"]
+    down.make(scene, LEADER)
+    try:
+        wait_until(lambda: not control_plane.operators(scene), "no operator", START_S)
+        since = time.monotonic()
+        for generation, name in enumerate(made, 2):
+            catalogue.make(name, scene, Place(0, 1))
+            wait_until(lambda: _has_saved(scene, generation), f"a save after {name}", START_S)  # noqa: B023 - called here
+        wait_until(lambda: time.monotonic() > since + _DOWN_S, "two minutes", 2 * _DOWN_S)
+    finally:
+        assert down.heal is not None
+        down.heal(scene, LEADER)
+    status = jobs.wait_status(
+        "j", lambda s: s["restarts"] >= len(made) and judgement.is_calm(s), "status catches up"
+    )
+    for name, incident in zip(made, status["incidents"], strict=True):
+        answer = ANSWERS[name]
+        assert answer is not None
+        assert incident["cause"] in answer.causes, incident
+        assert incident["rung"] in answer.rungs, incident
+        assert incident["worker"] == 1, incident
+    used = {name: budget["used"] for name, budget in status["budgets"].items() if budget["used"]}
+    assert used == {"process": 3, "infrastructure": 1}
+    assert uids(jobs.pods("j")) == pods
+    assert diary.why_wrong(evidence.starts_and_saves(scene)) == ""
+    assert_adds_up(status)
+
+
+def _has_saved(scene: Scene, generation: int) -> bool:
+    lines = evidence.starts_and_saves(scene)
+    return any((line.generation, line.what) == (generation, "saved") for line in lines)
+
+
+def test_a_damaged_checkpoint_is_put_aside(jobs: Jobs) -> None:
+    """The next older one is taken; what is done again comes out as it did before."""
+    if jobs.cluster is None:
+        pytest.skip("a bit is flipped on the disk below, which needs the local cluster")
+    directory = f"{ROOT_FOLDER}/{jobs.namespace}/checkpoints"
+    jobs.create(
+        "j",
+        trainer={
+            "config": {
+                "model": {"preset": "demo"},
+                "mesh": {"fsdp": 4},
+                "globalBatch": 8,
+                "sequenceLength": 64,
+                "steps": 1_000_000,
+                "data": {
+                    "source": "stdlib",
+                    "directory": f"{ROOT_FOLDER}/data",
+                    "maxBytes": 200_000,
+                },
+            },
+            "env": [
+                {"name": "JAX_PLATFORMS", "value": "cpu"},
+                {"name": "XLA_FLAGS", "value": "--xla_force_host_platform_device_count=2"},
+            ],
+            "volumes": [{"name": "shared", **jobs.target.volume}],
+            "volumeMounts": [{"name": "shared", "mountPath": ROOT_FOLDER}],
+        },
+        checkpoint={"directory": directory, "interval": {"policy": "Steps", "steps": 10}},
+    )
+    jobs.wait_status("j", lambda s: s.get("checkpoint", {}).get("step", 0) >= 20, "checkpoints")
+    before = jobs.losses("j")
+    jobs.change("j", suspend=True)
+    jobs.wait_state("j", "Suspended")
+    jobs.wait_gone(POD, "j")
+    [folder] = jobs.cluster.shared_dir.glob(f"**/{jobs.namespace}/checkpoints")
+    damaged = storage.flip_bit(folder)
+    older = max(step for path in folder.iterdir() if (step := _step(path)) < damaged)
+    jobs.change("j", suspend=False)
+    jobs.wait_step("j", damaged + 1)
+    assert [path for path in folder.iterdir() if f"{damaged}.quarantined" in path.name]
+    after = jobs.losses("j")
+    assert min(after) == older + 1
+    again = before.keys() & after.keys()
+    assert {step: after[step] for step in again} == {step: before[step] for step in again}
+    assert_adds_up(jobs.status("j"))
+
+
+def _step(path: Path) -> int:
+    return int(path.name) if path.name.isdecimal() else 0
