@@ -16,7 +16,7 @@ import pytest
 from tests.trainer.victims import Rig
 from tests.trainer.worlds import ROOT, Launcher, kill, small_config, wait_until
 from tpujob_agent.protocol import ExitCode
-from tpujob_trainer.checkpoint import CheckpointBadError
+from tpujob_trainer.checkpoint import CheckpointBadError, CheckpointUnusableError, judged
 
 # After a load that failed, Orbax leaves tasks of a closed event loop behind.
 pytestmark = pytest.mark.filterwarnings(
@@ -38,6 +38,34 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Rig:
     for tier in TIERS:
         shutil.copytree(rig.directory / tier, rig.directory / "pristine" / tier)
     return rig
+
+
+_GOOD, _UNREAD, _FOREIGN = (False, ""), (False, "not readable"), (True, "other sizes")
+
+
+@pytest.mark.parametrize(
+    ("found", "faults"),
+    [
+        ([_GOOD, _GOOD], []),
+        ([_GOOD, _UNREAD], ["not readable"]),
+        ([_UNREAD, _UNREAD, (False, "damaged")], ["damaged", "not readable"]),
+    ],
+)
+def test_faults_of_all_processes_are_one_list(
+    found: list[tuple[bool, str]], faults: list[str]
+) -> None:
+    """A step is bad for all when one process cannot read it, and each reason is told once."""
+    assert judged(found) == judged(found[::-1]) == faults
+
+
+@pytest.mark.parametrize(
+    "found", [[_FOREIGN, _FOREIGN], [_FOREIGN, _UNREAD], [_GOOD, _UNREAD, _FOREIGN]]
+)
+def test_another_models_step_ends_the_run_for_all(found: list[tuple[bool, str]]) -> None:
+    """Also where others could not read it: nobody puts aside what somebody knows to be whole."""
+    for seen in (found, found[::-1]):
+        with pytest.raises(CheckpointUnusableError, match=r"^other sizes$"):
+            judged(seen)
 
 
 def _reset(rig: Rig, *tiers: str) -> None:

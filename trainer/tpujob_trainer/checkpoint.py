@@ -12,7 +12,7 @@ import dataclasses
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -144,10 +144,8 @@ class Checkpoints:
 
     def _try(self, step: int, again: str) -> tuple[Any | None, list[str]]:
         """State and digest at ``step``, and everybody's faults, of which a good one has none."""
-        rows, mismatch, fault = self._inspect(step)
-        faults = self._faults(f"inspect/{step}{again}", fault or mismatch)
-        if not fault and mismatch and all(faults):
-            raise CheckpointUnusableError(mismatch)
+        rows, is_foreign, fault = self._inspect(step)
+        faults = self._faults(f"inspect/{step}{again}", fault, is_foreign=is_foreign)
         # Orbax numbers its operations, and all processes must count alike for the next save:
         # a checkpoint is loaded by all of them or by none.
         loaded = None
@@ -166,26 +164,26 @@ class Checkpoints:
                 f"{'; '.join([*faults, *reasons])}. It was not put aside"
             )
 
-    def _faults(self, key: str, mine: str) -> list[str]:
-        """Everybody's fault with this checkpoint; empty when nobody has one."""
-        return sorted({fault for fault in agree(self._world, f"checkpoint/{key}", mine) if fault})
+    def _faults(self, key: str, mine: str, *, is_foreign: bool = False) -> list[str]:
+        """Everybody's fault with this checkpoint, judged alike by all; empty: nobody has one."""
+        return judged(agree(self._world, f"checkpoint/{key}", [is_foreign, mine]))
 
-    def _inspect(self, step: int) -> tuple[int, str, str]:
-        """Rows of its digest, whether it is of another model, and what is wrong otherwise."""
+    def _inspect(self, step: int) -> tuple[int, bool, str]:
+        """Rows of its digest, whether it is of another model, and what is wrong with it."""
         try:
             custom = ocp.metadata(self._path(step), STATE).custom_metadata
             tree, rows, check = custom["tree"], custom["rows"], custom["check"]
         except Exception as error:  # noqa: BLE001 - whatever damage makes Orbax raise
-            return 0, "", f"metadata is not readable ({_brief(error)})"
+            return 0, False, f"metadata is not readable ({_brief(error)})"
         if check != _check(tree, rows):
-            return 0, "", "metadata is damaged"
+            return 0, False, "metadata is damaged"
         if tree == fingerprint(self._abstract):
-            return rows, "", ""
+            return rows, False, ""
         mismatch = (
             f"checkpoint {self._path(step)} holds a model of other sizes (or another optimizer) "
             "than the configuration: use the former sizes, or another checkpoint directory"
         )
-        return rows, mismatch, ""
+        return rows, True, mismatch
 
     def _load(self, step: int, rows: int) -> tuple[Any | None, str]:
         wanted = {STATE: self._abstract, DIGEST: self._abstract_digest(rows)}
@@ -290,6 +288,23 @@ class Checkpoints:
     def _is_whole(self, step: epath.Path) -> bool:
         """Whether a save of this step came to its end."""
         return not self.is_in_bucket or (step / storage.COMMITTED).exists()
+
+
+def judged(found: Iterable[tuple[bool, str]]) -> list[str]:
+    """What is wrong with a step, from what every process found; empty: nothing.
+
+    Args:
+        found: for each process, whether the step is another model's, and its fault or "".
+
+    Raises:
+        CheckpointUnusableError: it is another model's. One process that could read so much
+            outweighs all that could not: damage does not look like that.
+    """
+    found = list(found)
+    foreign = sorted({fault for is_foreign, fault in found if is_foreign})
+    if foreign:
+        raise CheckpointUnusableError("; ".join(foreign))
+    return sorted({fault for _, fault in found if fault})
 
 
 def require_writable(directory: str) -> None:
