@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 
@@ -82,6 +83,20 @@ def test_snapshots_come_every_two_seconds(now_s: list[float]) -> None:
     told = _at_pace(plan, now_s, steps=16, pace_s=0.5)
     assert [step for step, due in told if due.local] == [7, 11, 15]
     assert [step for step, due in told if due.durable] == [7, 14]
+
+
+def test_steps_that_become_faster_put_off_no_snapshot(now_s: list[float]) -> None:
+    """A pulse that comes a little early is followed by one in time, not by one as far again."""
+    plan = SaveSchedule(CheckpointConfig("c", "steps:1000", 3), World(), start=0, last=1000)
+    plan._last_pulse = (0, 0.0)
+    taken_s = []
+    for step in range(1, 200):
+        now_s[0] += 0.1 * 0.99**step
+        if plan.due(step).local:
+            taken_s.append(now_s[0])
+    pauses = [later - earlier for earlier, later in itertools.pairwise(taken_s)]
+    assert len(pauses) > 2
+    assert pauses == pytest.approx([2.0] * len(pauses), abs=0.1)
 
 
 def test_costly_snapshots_come_less_often(now_s: list[float]) -> None:

@@ -108,7 +108,7 @@ class SaveSchedule:
             self._durable_at = now
         if is_local or is_first:
             self._local_at = now
-        until_s = min(PULSE_S, pause_s, self._durable_at + interval_s - now)
+        until_s = min(PULSE_S, self._local_at + pause_s - now, self._durable_at + interval_s - now)
         following = step + max(1, math.floor(until_s / pace_s + 1e-6))
         if step < asked.step:
             following = min(following, asked.step)
