@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpujob_trainer import sharding, topology
-from tpujob_trainer.digest import changed, linear_index, make_digest
+from tpujob_trainer.digest import changed, linear_index, make_shares, total
 
 SHAPE = (8, 6)
 SPECS = [
@@ -29,10 +30,15 @@ def _mesh(shape: tuple[int, ...] = (2, 2, 1, 2)) -> Mesh:
     return topology.make_mesh(sizes, jax.devices()[: math.prod(shape)])
 
 
+def _digest_of(abstract: jax.ShapeDtypeStruct, mesh: Mesh) -> Callable[[object], jax.Array]:
+    shares = make_shares(abstract, mesh)
+    return jax.jit(lambda tree: total(shares(tree)))
+
+
 def _digest(values: np.ndarray[tuple[int, ...], np.dtype[np.float32]], split: PartitionSpec) -> int:
     named = NamedSharding(_mesh(), split)
     abstract = jax.ShapeDtypeStruct(values.shape, values.dtype, sharding=named)
-    digest = jax.jit(make_digest(abstract, _mesh()))
+    digest = _digest_of(abstract, _mesh())
     return int(digest(jax.device_put(values, named))[0])
 
 
@@ -50,7 +56,7 @@ def digest_of_one() -> object:
     """A compiled digest on a single device."""
     named = NamedSharding(_mesh((1, 1, 1, 1)), PartitionSpec())
     abstract = jax.ShapeDtypeStruct(SHAPE, np.uint32, sharding=named)
-    return jax.jit(make_digest(abstract, _mesh((1, 1, 1, 1))))
+    return _digest_of(abstract, _mesh((1, 1, 1, 1)))
 
 
 @settings(max_examples=200)
@@ -76,7 +82,7 @@ def test_all_types_of_a_state_have_digests(dtype: jnp.dtype) -> None:
     """Weights, half-precision values and counters are all covered."""
     mesh = _mesh((1, 2, 1, 1))
     named = NamedSharding(mesh, PartitionSpec("fsdp"))
-    digest = jax.jit(make_digest(jax.ShapeDtypeStruct((4,), dtype, sharding=named), mesh))
+    digest = _digest_of(jax.ShapeDtypeStruct((4,), dtype, sharding=named), mesh)
     one, two = (jax.device_put(jnp.asarray([1, 2, 3, n], dtype), named) for n in (4, 5))
     assert int(digest(one)[0]) != int(digest(two)[0])
 

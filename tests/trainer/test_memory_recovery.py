@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 from pathlib import Path
 
 from tests.trainer.worlds import Launcher, Trainer, kill, small_config, wait_until
-from tpujob_agent.protocol import ExitCode
+from tpujob_agent.protocol import Env, ExitCode
 
 CONFIG = small_config(
     steps=100_000, checkpoint={"interval": "steps:1000000", "snapshotSeconds": 0.2}
@@ -66,3 +67,42 @@ def test_crash_bad_memory_lost_memory_and_leaving(launcher: Launcher, tmp_path: 
     logs = list(tmp_path.glob("trainer-*-0.log"))
     assert logs
     assert not [log for log in logs if '"recompile"' in log.read_text(encoding="utf-8")]
+
+
+#: What any start may trace: the shapes of the optimizer's state, and the probe of the devices.
+_NO_PROGRAMS = {"init_fn", "_work"}
+
+
+def _traced(trainer: Trainer) -> set[str]:
+    """Functions that were traced or compiled, by JAX's own log."""
+    found = re.findall(r"Finished (?:tracing|XLA compilation of) (\S+)", trainer.output())
+    return {name.removeprefix("jit(").removesuffix(")") for name in found}
+
+
+def test_resume_traces_and_compiles_nothing(launcher: Launcher, tmp_path: Path) -> None:
+    """From either tier a second start of a world runs the first one's programs as they are."""
+    memory, programs, aside = tmp_path / "memory", tmp_path / "programs", tmp_path / "aside"
+    env = {Env.CACHE_DIR: str(programs), "JAX_LOG_COMPILES": "1"}
+
+    def resumed() -> str:
+        """What the leader of another start says, after it was looked at for traces."""
+        world = launcher.start(CONFIG, processes=2, devices=2, env=env, snapshots=memory)
+        wait_until(lambda: bool(world[0].losses()), "the first step")
+        _killed(world)
+        assert [_traced(trainer) - _NO_PROGRAMS for trainer in world] == [set(), set()]
+        return world[0].output()
+
+    saving = small_config(steps=100_000, checkpoint={"interval": "steps:5", "keep": 1000})
+    world = launcher.start(saving, processes=2, devices=2, env=env, snapshots=memory)
+    wait_until(lambda: len(list(programs.glob("digest-*.bin"))) == 2, "the last program of each")
+    wait_until((launcher.checkpoints / "5").exists, "a checkpoint")
+    wait_until(lambda: bool(_common(memory)), "a snapshot on both ranks")
+    _killed(world)
+    assert all("train_step" in _traced(trainer) for trainer in world)
+
+    launcher.checkpoints.rename(aside)
+    assert "from memory in" in resumed()
+    shutil.rmtree(memory)
+    shutil.rmtree(launcher.checkpoints)
+    aside.rename(launcher.checkpoints)
+    assert f"from {launcher.checkpoints} in" in resumed()

@@ -40,42 +40,32 @@ def linear_index(
     return index
 
 
-def make_digest(abstract: Any, mesh: Mesh) -> Callable[[Any], jax.Array]:
-    """A function from a tree like ``abstract`` to its digests, uint32, one per leaf.
-
-    The sum over all elements of ``mix32(bits ^ mix32(index))``: a changed element
-    always changes the sum, because ``mix32`` is a bijection, and swapped elements
-    change it because the index is mixed in. One collective for the whole tree.
-    """
-    return _mapped(
-        abstract, mesh, lambda parts: jax.lax.psum(parts, mesh.axis_names), PartitionSpec()
-    )
-
-
 def make_shares(abstract: Any, mesh: Mesh) -> Callable[[Any], jax.Array]:
-    """Like ``make_digest``, before the sum over devices: uint32, devices x leaves.
+    """A function from a tree like ``abstract`` to each device's share, uint32, devices x leaves.
 
-    No collective, so that it runs beside training steps in any order. The sum of all
-    rows, modulo 2^32, is the digest of the tree.
+    A leaf's digest is the sum over all elements of ``mix32(bits ^ mix32(index))``: a
+    changed element always changes the sum, because ``mix32`` is a bijection, and swapped
+    elements change it because the index is mixed in. Here is no collective, so that it runs
+    beside training steps in any order; ``total`` sums up.
     """
-    return _mapped(abstract, mesh, lambda parts: parts[None], PartitionSpec(mesh.axis_names))
-
-
-def _mapped(
-    abstract: Any, mesh: Mesh, finish: Callable[[jax.Array], Any], out: PartitionSpec
-) -> Callable[[Any], jax.Array]:
     leaves = jax.tree.leaves(abstract)
     specs = [leaf.sharding.spec for leaf in leaves]
 
-    def of_blocks(blocks: list[jax.Array]) -> Any:
+    def of_blocks(blocks: list[jax.Array]) -> jax.Array:
         parts = [
             _partial(block, leaf.shape, spec, mesh)
             for block, leaf, spec in zip(blocks, leaves, specs, strict=True)
         ]
-        return finish(jnp.stack(parts))
+        return jnp.stack(parts)[None]
 
+    out = PartitionSpec(mesh.axis_names)
     mapped = jax.shard_map(of_blocks, mesh=mesh, in_specs=(specs,), out_specs=out)
     return lambda tree: mapped(jax.tree.leaves(tree))
+
+
+def total(shares: jax.Array) -> jax.Array:
+    """The digests of a tree from the shares of all devices, uint32, one per leaf."""
+    return jnp.sum(shares, axis=0, dtype=jnp.uint32)
 
 
 def _partial(

@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tpujob_trainer import sharding, step
+from tpujob_trainer import digest, sharding, step
 from tpujob_trainer.config import TrainerConfig
-from tpujob_trainer.digest import make_digest, make_shares
 from tpujob_trainer.executables import Compiled, ExecutableCache, Fingerprint
 
 
@@ -65,19 +64,19 @@ class Programs:
     def names(self) -> list[str]:
         """All programs of a run, the steps of its buckets included."""
         steps = [self._name_of(length) for length in self._config.lengths]
-        return ["init", *steps, "digest", "shares", "copy"]
+        return ["init", *steps, "copy", "shares", "digest"]
 
-    def digest(self) -> Compiled:
-        """``(state) -> uint32 per leaf``."""
-        return self.compile("digest")
+    def copy(self) -> Compiled:
+        """``(state) -> state`` in memory of its own, on the devices."""
+        return self.compile("copy")
 
     def shares(self) -> Compiled:
         """``(state) -> uint32 per device and leaf``; without a collective."""
         return self.compile("shares")
 
-    def copy(self) -> Compiled:
-        """``(state) -> state`` in memory of its own, on the devices."""
-        return self.compile("copy")
+    def digest(self) -> Compiled:
+        """``(shares) -> uint32 per leaf``."""
+        return self.compile("digest")
 
     def compile(self, name: str) -> Compiled:
         """The program of that name, one of ``names``."""
@@ -108,14 +107,19 @@ class Programs:
         match name:
             case "init":
                 return _Program(lambda: step.init_state(self._config), (), _shardings(state))
-            case "digest":
-                return _Program(make_digest(state, mesh), (state,), sharding.named(mesh))
-            case "shares":
-                rows = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-                return _Program(make_shares(state, mesh), (state,), rows)
             case "copy":
                 return _Program(_copy, (state,), _shardings(state))
+            case "shares":
+                shares = digest.make_shares(state, mesh)
+                return _Program(shares, (state,), self._shares().sharding)
+            case "digest":
+                return _Program(digest.total, (self._shares(),), sharding.named(mesh))
         return self._step(int(name.partition("-")[2] or self._config.sequence_length))
+
+    def _shares(self) -> jax.ShapeDtypeStruct:
+        shape = (self._mesh.size, len(jax.tree.leaves(self.state)))
+        by_device = NamedSharding(self._mesh, PartitionSpec(self._mesh.axis_names))
+        return jax.ShapeDtypeStruct(shape, jnp.uint32, sharding=by_device)
 
     def _step(self, length: int) -> _Program:
         config = self._config.at_length(length)

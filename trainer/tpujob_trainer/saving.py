@@ -70,12 +70,14 @@ class Saver:
             keep=config.checkpoint.keep,
             world=world,
             abstract=programs.state,
-            digest=lambda state: programs.digest().call(state),
+            digest=lambda state: self._digest.result()(self._shares.result()(state)),
         )
         # Loaded in a thread: a start does not wait for what the first save needs.
         self._thread = ThreadPoolExecutor(1, "digest")
         self._copy = self._thread.submit(lambda: programs.copy().call)
         self._shares = self._thread.submit(lambda: programs.shares().call)
+        # Not needed before a restart, which then has nothing to compile.
+        self._digest = self._thread.submit(lambda: programs.digest().call)
         self._memory = MemoryTier(config, world, programs, self._shares, snapshot_dir)
         self._has_room: bool | None = None
         self._newest: Callable[[], jax.Array | None] = lambda: None  # a copy on the devices
