@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.victims import Rig
+from tests.trainer.victims import Rig, small_files
 from tests.trainer.worlds import ROOT, Launcher, kill, small_config, wait_until
 from tpujob_agent.protocol import ExitCode
 from tpujob_trainer.checkpoint import CheckpointBadError, CheckpointUnusableError, judged
@@ -149,6 +149,20 @@ def test_good_snapshot_outlives_bad_checkpoints(saved: Rig) -> None:
         else:
             with pytest.raises(CheckpointBadError, match="none of the 2 checkpoints"):
                 _restored(saved)
+
+
+def test_memory_that_fills_up_costs_only_the_snapshots(
+    saved: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that finds no room is the last one, with the reason; the one before it restores."""
+    _reset(saved, "snapshots")
+    with closing(saved.saver()) as saver:
+        assert saver.restore(None).step == NEWER
+        with small_files():
+            saved.save(saver, NEWER + 1, durable=False)
+        assert f"step {NEWER + 1} was not written: File too large" in capsys.readouterr().out
+        saved.save(saver, NEWER + 2, durable=False)
+    assert _restored(saved) == NEWER
 
 
 def test_ceiling_holds_for_both_tiers(saved: Rig) -> None:

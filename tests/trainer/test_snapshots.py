@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.trainer.victims import small_files
 from tpujob_trainer import saving, snapshots
 from tpujob_trainer.snapshots import Bytes, SnapshotBadError, SnapshotStore
 
@@ -102,24 +102,10 @@ def test_future_that_will_not_be_is_forgotten(store: SnapshotStore) -> None:
     assert store.steps() == [3]
 
 
-@contextlib.contextmanager
-def _small_files() -> Iterator[None]:
-    """No file can grow beyond 6000 bytes, as if the volume were full.
-
-    As short as can be: it holds for the test report too, wherever that goes.
-    """
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (6000, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
 def test_write_that_fails_leaves_what_was_there(tmp_path: Path, store: SnapshotStore) -> None:
     """A full volume costs the new snapshot, neither of the old ones, and no room."""
     blocks = _blocks(12)
-    with _small_files(), pytest.raises(OSError, match="too large"):
+    with small_files(), pytest.raises(OSError, match="too large"):
         store.write(12, blocks, DIGESTS)
     assert store.steps() == [3, 7]
     assert store.read(7)[0].step == 7

@@ -6,13 +6,16 @@ what it restored, and which checkpoints there were when the one before had been 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +78,20 @@ class Rig:
         """Whether a state is, bit for bit, the one of ``step``."""
         pairs = zip(jax.tree.leaves(state), jax.tree.leaves(self.state(step)), strict=True)
         return all(bool((a == b).all()) for a, b in pairs)
+
+
+@contextlib.contextmanager
+def small_files() -> Iterator[None]:
+    """No file can grow beyond 6000 bytes, as if the volume were full.
+
+    As short as can be: it holds for the test report too, wherever that goes.
+    """
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6000, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def _be_a_victim(directory: Path, report: int) -> None:
