@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -52,6 +53,15 @@ class Listing:
 if not hasattr(execution, "_check_directory_consistency"):
     raise ImportError("this Orbax version is not known to save from a thread: install 0.12")
 execution._check_directory_consistency = lambda _: None  # noqa: SLF001 - there is no public switch
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Nothing of Orbax's: of many arrays' errors it raises one, and asyncio finds the others."""
+    text = record.getMessage()
+    return "/orbax/checkpoint/" not in text and "tensorstore_spec" not in text
+
+
+logging.getLogger("asyncio").addFilter(_is_news)
 
 
 class Checkpoints:
