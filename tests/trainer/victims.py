@@ -24,7 +24,7 @@ import numpy as np
 
 from tests.trainer.worlds import small_config
 from tpujob_trainer import config as configs
-from tpujob_trainer import sharding, topology
+from tpujob_trainer import topology
 from tpujob_trainer.config import TrainerConfig
 from tpujob_trainer.distributed import World
 from tpujob_trainer.programs import Programs
@@ -38,8 +38,7 @@ class Rig:
     def __init__(self, directory: Path, devices: int = 2, checkpoints: str = "") -> None:
         self.directory = directory
         self.config = self._config(checkpoints or str(self.checkpoints))
-        sizes = sharding.axis_sizes(self.config.mesh, devices=devices, slices=1)
-        self.mesh = topology.make_mesh(sizes, jax.devices()[:devices])
+        self.mesh = topology.mesh_of(self.config, jax.devices()[:devices], 1)
         self.programs = Programs(self.config, self.mesh, str(directory / "programs"))
 
     def _config(self, directory: str) -> TrainerConfig:

@@ -126,10 +126,7 @@ class ExecutableCache:
         if path and (differing := _why_missed(path, self._fingerprint)):
             place = f"compiled {name} in {path.parent}"
             print(f"{place} is for another {differing}, compiling anew", flush=True)
-        fresh = lower().compile()
-        if path:
-            _store(path, fresh, self._fingerprint)
-        return Compiled(fresh, time.perf_counter() - started, from_cache=False)
+        return self._fresh(path, lower, started)
 
     def keep(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Compiled:
         """Compile the program and keep it, unless it is there; nothing is loaded."""
@@ -137,6 +134,11 @@ class ExecutableCache:
         path = self._path(name)
         if path and path.exists() and _is_intact(path.read_bytes()):
             return Compiled(_not_loaded, time.perf_counter() - started, from_cache=True)
+        return self._fresh(path, lower, started)
+
+    def _fresh(
+        self, path: Path | None, lower: Callable[[], jax.stages.Lowered], started: float
+    ) -> Compiled:
         fresh = lower().compile()
         if path:
             _store(path, fresh, self._fingerprint)

@@ -8,17 +8,16 @@ among the processes only the loop can keep.
 from __future__ import annotations
 
 import dataclasses
-import math
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
 import tpujob
+from tpujob_trainer import sharding
 from tpujob_trainer.checkpoint import Checkpoints
 from tpujob_trainer.config import TrainerConfig
 from tpujob_trainer.distributed import World, told_by_leader
@@ -27,6 +26,8 @@ from tpujob_trainer.programs import Programs
 from tpujob_trainer.schedule import Due
 from tpujob_trainer.step import State
 from tpujob_trainer.telemetry import say
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,7 +82,8 @@ class Saver:
         self._memory = MemoryTier(config, world, programs, self._shares, snapshot_dir)
         self._has_room: bool | None = None
         self._newest: Callable[[], jax.Array | None] = lambda: None  # a copy on the devices
-        self._durable, self._local = _Background("checkpoint"), _Background("snapshot")
+        self._writers = ThreadPoolExecutor(2, "writer")  # one for each tier
+        self._durable, self._local = _settled(None), _settled(None)
         self.local_cost_s = 0.0
 
     def restore(self, ceiling: int | None) -> Restored:
@@ -121,7 +123,7 @@ class Saver:
             # A dispatch waits there for the running step: training time, and no cost of a save.
             jax.block_until_ready(state["step"])
         started = time.perf_counter()
-        local = due.local and self._memory.is_on and not self._local.is_busy
+        local = due.local and self._memory.is_on and self._local.done()
         is_durable = due.durable and not self._is_left_out(step, due)
         if is_durable:
             self._await_previous()
@@ -131,10 +133,10 @@ class Saver:
         if is_durable:
             blocked_s = time.perf_counter() - started
             durable = _Taken(step, copied, shares, started, blocked_s)
-            self._durable.start(lambda: self._write_durable(durable))
+            self._durable = self._writers.submit(self._write_durable, durable)
         if local:
             taken = _Taken(step, copied, shares, started, 0.0)
-            self._local.start(lambda: self._write_local(taken))
+            self._local = self._writers.submit(self._write_local, taken)
         return time.perf_counter() - started
 
     def _is_left_out(self, step: int, due: Due) -> bool:
@@ -144,26 +146,25 @@ class Saver:
         """
         if not self._checkpoints.is_in_bucket or due.leave or step == self._last:
             return False
-        is_busy = bool(told_by_leader(self._world, f"left-out/{step}", self._durable.is_busy))
+        is_busy = bool(told_by_leader(self._world, f"left-out/{step}", not self._durable.done()))
         if is_busy:
             say(self._world, f"no checkpoint of step {step}: the one before is still being written")
         return is_busy
 
     def _await_previous(self) -> None:
-        if self._durable.is_busy:
+        if not self._durable.done():
             say(self._world, "the save before is still being written: checkpoint.interval is short")
-        self._durable.join()
+        self._durable.result()
 
     def _snapshot(self, state: State) -> tuple[State, Future[jax.Array]]:
         if self._has_room is None:
             stats = jax.local_devices()[0].memory_stats()
-            self._has_room = has_room(stats, bytes_per_device(self._programs.state))
+            self._has_room = has_room(stats, sharding.bytes_per_device(self._programs.state))
         if self._has_room and self._newest() is None:
             copied = self._copy.result()(state)
             self._newest = weakref.ref(jax.tree.leaves(copied)[0])
             return copied, self._thread.submit(self._shares.result(), copied)
-        shares: Future[jax.Array] = Future()
-        shares.set_result(self._shares.result()(state))
+        shares = _settled(self._shares.result()(state))
         # Into pinned memory of the host, which the runtime keeps for the next time.
         pinned = jax.tree.map(lambda x: x.sharding.with_memory_kind("pinned_host"), state)
         return jax.device_put(state, pinned), shares
@@ -185,12 +186,13 @@ class Saver:
         Raises:
             Exception: whatever went wrong with the last durable save.
         """
-        self._local.join()
-        self._durable.join()
+        self._local.result()
+        self._durable.result()
 
     def close(self) -> None:
         """End the threads, and let another process have the snapshots."""
         self._thread.shutdown()
+        self._writers.shutdown()
         self._memory.close()
 
 
@@ -213,45 +215,8 @@ def has_room(stats: Mapping[str, int] | None, needed: int) -> bool:
     return stats["bytes_limit"] - used >= needed
 
 
-def bytes_per_device(abstract: Any) -> int:
-    """Bytes of a state's shards on one device."""
-    leaves = jax.tree.leaves(abstract)
-    return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in leaves)
-
-
-class _Background:
-    """At most one piece of work in a thread of its own."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether the last piece of work is still going on."""
-        return self._thread is not None and self._thread.is_alive()
-
-    def start(self, work: Callable[[], None]) -> None:
-        """Run ``work`` in a thread; the one before must have ended."""
-
-        def run() -> None:
-            try:
-                work()
-            except BaseException as error:  # noqa: BLE001 - raised again by join, in the loop's thread
-                self._error = error
-
-        self._thread = threading.Thread(target=run, name=self._name, daemon=True)
-        self._thread.start()
-
-    def join(self) -> None:
-        """Wait for the work.
-
-        Raises:
-            BaseException: whatever went wrong with it.
-        """
-        if self._thread:
-            self._thread.join()
-        error, self._error = self._error, None
-        if error:
-            raise error
+def _settled(value: T) -> Future[T]:
+    """What is there already, as something that may have to be waited for."""
+    future: Future[T] = Future()
+    future.set_result(value)
+    return future

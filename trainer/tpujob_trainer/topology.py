@@ -11,9 +11,23 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from tpujob_tpu.chips import BY_DEVICE_KIND
+from tpujob_trainer import sharding
+from tpujob_trainer.config import TrainerConfig
 from tpujob_trainer.sharding import AXES, ShardingError
 
 Devices = np.ndarray[Any, Any]  # of jax.Device, one dimension for each mesh axis
+
+
+def mesh_of(config: TrainerConfig, devices: Sequence[jax.Device], slices: int) -> Mesh:
+    """The mesh of the configuration on all devices of so many slices.
+
+    Raises:
+        ShardingError: sizes and devices do not fit together.
+    """
+    sizes = sharding.axis_sizes(config.mesh, devices=len(devices), slices=slices)
+    for length in config.lengths:
+        sharding.check_divides(config.at_length(length), sizes)
+    return make_mesh(sizes, devices)
 
 
 def make_mesh(sizes: dict[str, int], devices: Sequence[jax.Device]) -> Mesh:

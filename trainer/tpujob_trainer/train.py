@@ -16,7 +16,7 @@ import tpujob
 from tpujob_agent.protocol import Env, ExitCode, Phase
 from tpujob_data import DataError
 from tpujob_data.manifest import Manifest
-from tpujob_trainer import checkpoint, distributed, flops, sharding, telemetry, topology
+from tpujob_trainer import checkpoint, distributed, flops, telemetry, topology
 from tpujob_trainer.config import TrainerConfig
 from tpujob_trainer.distributed import World
 from tpujob_trainer.executables import Compiled
@@ -85,13 +85,11 @@ def _tell_recompile(world: World, program: str, shapes: str, seconds: float) -> 
 
 def _mesh(config: TrainerConfig, world: World) -> Mesh:
     devices = jax.devices()
-    sizes = sharding.axis_sizes(config.mesh, devices=len(devices), slices=world.num_slices)
-    for length in config.lengths:
-        sharding.check_divides(config.at_length(length), sizes)
-    shown = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    mesh = topology.mesh_of(config, devices, world.num_slices)
+    shown = ", ".join(f"{name} {size}" for name, size in mesh.shape.items())
     kind = devices[0].device_kind
     say(world, f"{len(devices)} devices ({kind}) in {world.num_processes} processes: {shown}")
-    return topology.make_mesh(sizes, devices)
+    return mesh
 
 
 def _data(config: TrainerConfig, world: World) -> Manifest:

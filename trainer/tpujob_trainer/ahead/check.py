@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 
 from tpujob_trainer import flops, sharding, topology
 from tpujob_trainer.ahead import collectives
@@ -75,18 +72,6 @@ class Fit:
         }
 
 
-def mesh_of(config: TrainerConfig, devices: Sequence[jax.Device], slices: int) -> Mesh:
-    """The mesh of the configuration on all devices of so many slices.
-
-    Raises:
-        ShardingError: sizes and devices do not fit together.
-    """
-    sizes = sharding.axis_sizes(config.mesh, devices=len(devices), slices=slices)
-    for length in config.lengths:
-        sharding.check_divides(config.at_length(length), sizes)
-    return topology.make_mesh(sizes, devices)
-
-
 def check(config: TrainerConfig, target: Target) -> Fit:
     """Compile the train step for the target and read off what it needs.
 
@@ -94,7 +79,7 @@ def check(config: TrainerConfig, target: Target) -> Fit:
         ShardingError: sizes and devices do not fit together.
         NoCompilerError: the compiler does not know the slices.
     """
-    mesh = mesh_of(config, devices_of(target), target.slices)
+    mesh = topology.mesh_of(config, devices_of(target), target.slices)
     programs = Programs(config, mesh, "")
     started = time.perf_counter()
     traced = programs.trace("train")
@@ -145,9 +130,6 @@ def _too_much(error: jax.errors.JaxRuntimeError, programs: Programs) -> Memory:
     said = _TOO_MUCH.search(str(error))
     if not said:
         raise error
-    arguments = sum(
-        leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape))
-        for leaf in jax.tree.leaves((programs.state, programs.rows))
-    )
+    arguments = sharding.bytes_per_device((programs.state, programs.rows))
     total = int(float(said[1]) * _UNITS[said[2]])
     return Memory(arguments, max(0, total - arguments), 0, 0)

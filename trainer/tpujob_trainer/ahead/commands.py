@@ -181,8 +181,7 @@ def _compile(wanted: Target | None, config: TrainerConfig, out: str) -> int:
     """Compile all programs of a run into a directory: for slices, or as one of this world."""
     import jax  # noqa: PLC0415 - arguments are checked before JAX starts
 
-    from tpujob_trainer import distributed  # noqa: PLC0415
-    from tpujob_trainer.ahead import check  # noqa: PLC0415
+    from tpujob_trainer import distributed, topology  # noqa: PLC0415
     from tpujob_trainer.programs import Programs  # noqa: PLC0415
     from tpujob_trainer.sharding import ShardingError  # noqa: PLC0415
 
@@ -194,7 +193,7 @@ def _compile(wanted: Target | None, config: TrainerConfig, out: str) -> int:
         distributed.join(world)
         devices, slices = jax.devices(), world.num_slices
     try:
-        programs = Programs(config, check.mesh_of(config, devices, slices), out)
+        programs = Programs(config, topology.mesh_of(config, devices, slices), out)
     except ShardingError as error:
         raise ConfigError([str(error)]) from error
     for name in programs.names:
