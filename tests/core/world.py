@@ -69,6 +69,7 @@ class World:
     told: Told = dataclasses.field(default_factory=Told)
     quota_words: str = ""
     refusals: tuple[str, ...] = ()
+    unmade: dict[str, str] = dataclasses.field(default_factory=dict)
     silent_since_ms: int = 0
     history: History = dataclasses.field(default_factory=lambda: History.start(START_MS))
     memory: Memory = dataclasses.field(default_factory=Memory)
@@ -105,6 +106,7 @@ class World:
             pulses={name: Pulse(since > 0, "", since) for name, since in self.dead_nodes.items()},
             quota_words=self.quota_words,
             refusals=self.refusals,
+            unmade=self.unmade,
             silent_since_ms=self.silent_since_ms,
             status_written_ms=self.status_written_ms,
             applied_ms=self.applied_ms,

@@ -29,6 +29,14 @@ def test_unschedulable_pods_are_told(jobs: Jobs) -> None:
     assert jobs.status("j")["state"] == "Pending"
 
 
+def test_refused_pods_are_told(jobs: Jobs) -> None:
+    """Without the service account there are no pods, and only the Job's events say why."""
+    trainer = {"config": {"steps": 1}, "serviceAccountName": "nobody"}
+    jobs.create("j", trainer=trainer)
+    message = jobs.wait_condition("j", "Stalled", "PodsRefused")
+    assert 'serviceaccount "nobody" not found. Create the service account' in message
+
+
 def test_suspend_removes_pods_and_resume_brings_them_back(jobs: Jobs) -> None:
     """``spec.suspend`` reaches the JobSet both ways, and the time counts as suspended."""
     jobs.create("j")

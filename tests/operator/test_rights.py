@@ -37,7 +37,7 @@ def _kubeconfig(cluster: Cluster, namespace: str, account: str, path: Path) -> P
 def test_chart_gives_all_rights_that_are_used(
     control_plane: Cluster, own_jobs: Jobs, tmp_path: Path, silent_node: str
 ) -> None:
-    """In a life with a lost pod and node, a suspension and a deletion nothing is forbidden."""
+    """With refused pods, a lost pod and node, a suspension and a deletion nothing is forbidden."""
     namespace = own_jobs.namespace
     rights = _rights(namespace)
     for item in rights:
@@ -51,6 +51,11 @@ def test_chart_gives_all_rights_that_are_used(
             "TPUJOB_NODE_LOSS_S": "1",
         }
         with running(control_plane, tmp_path, namespace, env=env) as operator:
+            trainer = {"config": {"steps": 1}, "serviceAccountName": "nobody"}
+            own_jobs.create("refused", trainer=trainer)
+            own_jobs.wait_condition("refused", "Stalled", "PodsRefused")
+            own_jobs.delete(TPU_TRAINING_JOB, "refused")
+            own_jobs.wait_gone(TPU_TRAINING_JOB, "refused")
             own_jobs.create("j", ttlSecondsAfterFinished=0)
             pod = next(p for p in own_jobs.run_pods("j", 3) if "slice-0" in p["metadata"]["name"])
             uid = own_jobs.wait(JOB, "j-1-slice-0")["metadata"]["uid"]

@@ -44,6 +44,7 @@ from tpujob_operator.core.policies.trouble import (
     report_pods_that_cannot_start,
     report_unschedulable,
 )
+from tpujob_operator.core.policies.unmade import report_unmade_pods
 from tpujob_operator.core.policies.validation import refuse_invalid_spec
 from tpujob_operator.core.situation import Outcome, Situation, earliest
 from tpujob_operator.core.snapshot import Snapshot
@@ -77,6 +78,7 @@ POLICIES: tuple[Policy, ...] = (
     replace_stragglers,
     note_bound_pods,
     report_pods_that_cannot_start,
+    report_unmade_pods,
     report_refusals,
     report_unschedulable,
     report_restart,

@@ -112,6 +112,8 @@ class Snapshot:
     told: Told = Told()
     quota_words: str = ""  # of Kueue, why it has not admitted the attempt yet
     refusals: tuple[str, ...] = ()
+    #: why the Job controller cannot make pods, by the Job's name
+    unmade: Mapping[str, str] = dataclasses.field(default_factory=dict)
     silent_since_ms: int = 0  # since when the running coordinator cannot be read; 0: it can
     status_written_ms: int = 0
     applied_ms: int = 0  # when Secret and Service were last applied

@@ -27,6 +27,7 @@ from tpujob_operator.shell.coordinator_client import (
 )
 from tpujob_operator.shell.executor import Executor
 from tpujob_operator.shell.informer import Informer
+from tpujob_operator.shell.jobevents import JobEvents
 from tpujob_operator.shell.jobsetkind import JobSetKind
 from tpujob_operator.shell.jobstate import JobState
 from tpujob_operator.shell.metrics import JobCollector, OperatorMetrics
@@ -170,6 +171,7 @@ class Operator:
             jobset_kind=JobSetKind(client),
             nodes=self._nodes,
             pulses=Pulses(client),
+            job_events=JobEvents(client),
             node_loss_ms=round(settings.node_loss_s * 1000),
             options=options,
             metrics=self._metrics,

@@ -15,7 +15,7 @@ from tpujob_operator.core.kinds import JOB, JOB_SET, POD
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.nodes import Pulse
 from tpujob_operator.core.plan import Plan
-from tpujob_operator.core.policies import dead_nodes
+from tpujob_operator.core.policies import dead_nodes, unmade
 from tpujob_operator.core.snapshot import (
     Cluster,
     JobKey,
@@ -26,6 +26,7 @@ from tpujob_operator.shell.cache import Cache, Object
 from tpujob_operator.shell.client import ApiError
 from tpujob_operator.shell.clock import now_ms
 from tpujob_operator.shell.executor import Executor, Result
+from tpujob_operator.shell.jobevents import JobEvents
 from tpujob_operator.shell.jobsetkind import JobSetKind
 from tpujob_operator.shell.jobstate import JobState
 from tpujob_operator.shell.metrics import OperatorMetrics
@@ -58,6 +59,7 @@ class Reconciler:
         jobset_kind: JobSetKind,
         nodes: NodeCache,
         pulses: Pulses,
+        job_events: JobEvents,
         node_loss_ms: int,
         options: ManifestOptions,
         metrics: OperatorMetrics,
@@ -70,6 +72,7 @@ class Reconciler:
         self._nodes = nodes
         self._touched: set[str] = set()
         self._pulses = pulses
+        self._job_events = job_events
         self._node_loss_ms = node_loss_ms
         self._options = options
         self._metrics = metrics
@@ -117,6 +120,10 @@ class Reconciler:
         if snapshot.job and snapshot.job.spec.queue and jobset and jobset.is_suspended:
             words = await self._quota_words(key.namespace, jobset.uid)
             snapshot = dataclasses.replace(snapshot, quota_words=words)
+        podless = unmade.podless_jobs(snapshot.current_jobs, snapshot.pods, at_ms)
+        if podless:
+            refusals = await self._job_events.words_about(podless)
+            snapshot = dataclasses.replace(snapshot, unmade=refusals)
         plan = decide(snapshot, at_ms)
         result = await self._executor.execute(snapshot, plan, at_ms)
         if plan.status is None or result.status_written:
