@@ -16,7 +16,7 @@ from tpujob_operator.core.history import History
 from tpujob_operator.core.kinds import JOB, JOB_SET, POD, TPU_TRAINING_JOB, Kind, kind_of
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.memory import Memory
-from tpujob_operator.core.nodes import NodeView, Pulse
+from tpujob_operator.core.nodes import NodeView, Pulse, Shape
 from tpujob_operator.core.plan import Action, Apply, Delete, Patch, Plan, Tell
 from tpujob_operator.core.snapshot import (
     Cluster,
@@ -66,6 +66,7 @@ class World:
     #: Since when they are silent; 0: their Node object is deleted.
     dead_nodes: dict[str, int] = dataclasses.field(default_factory=dict)
     nodes: dict[str, NodeView] = dataclasses.field(default_factory=dict)
+    shapes: frozenset[Shape] | None = None
     told: Told = dataclasses.field(default_factory=Told)
     quota_words: str = ""
     refusals: tuple[str, ...] = ()
@@ -95,7 +96,7 @@ class World:
             history=self.history,
             memory=self.memory,
             options=OPTIONS,
-            cluster=Cluster(has_jobset=self.has_jobset),
+            cluster=Cluster(has_jobset=self.has_jobset, shapes=self.shapes),
             jobsets=views(JobSetView, self.objects[JOB_SET].values()),
             jobs=views(JobView, self.objects[JOB].values()),
             pods=views(PodView, self.objects[POD].values()),

@@ -26,6 +26,7 @@ def test_unschedulable_pods_are_told(jobs: Jobs) -> None:
     jobs.create("j")
     message = jobs.wait_condition("j", "Progressing", "Unschedulable", "False")
     assert "nodes are available" in message
+    assert "no node of the cluster belongs to a slice tpu-v5-lite-podslice 2x2" in message
     assert jobs.status("j")["state"] == "Pending"
 
 

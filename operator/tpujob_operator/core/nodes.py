@@ -15,10 +15,12 @@ from typing import Any
 from tpujob_agent.notices import Notice
 from tpujob_agent.protocol import Cause
 from tpujob_operator.api.base import parse_rfc3339
-from tpujob_tpu.catalogue import NODE_POOL_LABEL
+from tpujob_tpu.catalogue import ACCELERATOR_LABEL, NODE_POOL_LABEL, TOPOLOGY_LABEL
 from tpujob_tpu.provisioning import PREEMPTIBLE_LABEL, SPOT_LABEL, TERMINATION_ANNOTATION
 
 Object = Mapping[str, Any]
+#: GKE's words for accelerator and topology of a node's slice.
+Shape = tuple[str, str]
 TERMINATION_TAINT = "cloud.google.com/impending-node-termination"
 MAINTENANCE_LABEL = "cloud.google.com/active-node-maintenance"
 MAINTENANCE_NOW_LABEL = "cloud.google.com/perform-maintenance"
@@ -36,6 +38,7 @@ class NodeView:
     uid: str
     created_ms: int
     pool: str = ""
+    shape: Shape = ("", "")
     is_spot: bool = False
     is_ready: bool = False
     notice: Notice | None = None
@@ -53,6 +56,7 @@ class NodeView:
             uid=meta["uid"],
             created_ms=parse_rfc3339(meta["creationTimestamp"]),
             pool=str(labels.get(NODE_POOL_LABEL, "")),
+            shape=(str(labels.get(ACCELERATOR_LABEL, "")), str(labels.get(TOPOLOGY_LABEL, ""))),
             is_spot=is_spot,
             is_ready=_is_ready(node),
             suspected_until_ms=_suspected_until_ms(node),

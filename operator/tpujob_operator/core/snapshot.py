@@ -15,7 +15,7 @@ from tpujob_operator.core.kinds import POD, TPU_TRAINING_JOB, Kind, Ref
 from tpujob_operator.core.manifests.names import ROLE_LABEL
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.memory import Memory
-from tpujob_operator.core.nodes import NodeView, Pulse
+from tpujob_operator.core.nodes import NodeView, Pulse, Shape
 from tpujob_operator.core.views import JobSetView, JobView, Object, PodView, View, owner_uid_of
 
 
@@ -88,6 +88,8 @@ class Cluster:
     status_interval_ms: int = 2_000
     # a node that is not Ready and leaves its lease alone for so long is gone
     node_loss_ms: int = 60_000
+    # of the slices whose nodes there are; None: not known
+    shapes: frozenset[Shape] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 
 from tpujob_operator.core.kinds import Kind
-from tpujob_operator.core.nodes import NodeView
+from tpujob_operator.core.nodes import NodeView, Shape
 from tpujob_operator.shell.cache import Object, version_of
 
 #: Deleted nodes remembered: what they were says why their pods were lost.
@@ -20,6 +21,7 @@ class NodeCache:
         self.watchers: list[Callable[[str], None]] = []
         self._nodes: dict[str, tuple[int, NodeView]] = {}
         self._gone: dict[str, NodeView] = {}  # oldest first
+        self._shapes: collections.Counter[Shape] = collections.Counter()
 
     def find(self, names: Iterable[str]) -> dict[str, NodeView]:
         """Those of these nodes that are known, or were."""
@@ -29,6 +31,16 @@ class NodeCache:
     def all(self) -> list[NodeView]:
         """All TPU nodes there are."""
         return [view for _, view in self._nodes.values()]
+
+    @property
+    def shapes(self) -> frozenset[Shape]:
+        """Of the slices whose nodes there are."""
+        return frozenset(self._shapes)
+
+    def _count(self, shape: Shape, change: int) -> None:
+        self._shapes[shape] += change
+        if not self._shapes[shape]:
+            del self._shapes[shape]
 
     def _get(self, name: str) -> NodeView | None:
         return self._nodes[name][1] if name in self._nodes else self._gone.get(name)
@@ -51,6 +63,9 @@ class NodeCache:
         if version <= known_version:
             return False
         self._nodes[name] = (version, view)
+        if known:
+            self._count(known.shape, -1)
+        self._count(view.shape, 1)
         if view != known:
             self._changed(name)
         return view != known
@@ -66,6 +81,7 @@ class NodeCache:
             return
         name = obj["metadata"]["name"]
         _, view = self._nodes.pop(name)
+        self._count(view.shape, -1)
         self._gone.pop(name, None)
         self._gone[name] = dataclasses.replace(view, is_gone=True)
         for oldest in list(self._gone)[:-_MOST_GONE]:

@@ -238,6 +238,7 @@ class Reconciler:
                 has_jobset=has_jobset,
                 status_interval_ms=interval_ms,
                 node_loss_ms=self._node_loss_ms,
+                shapes=self._nodes.shapes,
             ),
             jobsets=views(JobSetView, self._cache.children(key, JOB_SET), doomed),
             jobs=views(JobView, self._cache.children(key, JOB), doomed),

@@ -1,10 +1,16 @@
 """Pods that cannot start: the words of kubelet and scheduler reach the job's conditions."""
 
 from tpujob_operator.api import reasons
+from tpujob_operator.api.base import parse_rfc3339
 from tpujob_operator.api.conditions import ConditionType
+from tpujob_operator.core.cost import provisioning_of
 from tpujob_operator.core.situation import NOTHING, Outcome, Situation, Verdict
 from tpujob_operator.core.views import PodView
+from tpujob_tpu.provisioning import Provisioning
 
+#: Nodes that an autoscaler is to make are waited for so long.
+_AUTOSCALER_MS = 600_000
+_MOST_SHAPES = 10
 _IMAGE = frozenset(
     {
         "ErrImagePull",
@@ -47,15 +53,46 @@ def report_unschedulable(situation: Situation) -> Outcome:
     ]
     if not waiting or situation.history.ledger.generation:  # a world goes on without them
         return NOTHING
-    pod, words = waiting[0]
+    workers = [item for item in waiting if item[0].is_worker]
+    missing = _missing_nodes(situation) if workers else ""
+    pod, words = workers[0] if missing else waiting[0]
     kind = "worker" if pod.is_worker else "coordinator"
+    advice = missing or "check that nodes of this accelerator and topology are free."
     message = (
         f"{len(waiting)} pods find no node; {kind} {_where(pod)}: {words} "
-        "The scheduler keeps trying; check that nodes of this accelerator and topology are free."
+        f"The scheduler keeps trying; {advice}"
     )
-    return Outcome(
-        verdicts={ConditionType.PROGRESSING: Verdict(False, reasons.UNSCHEDULABLE, message)}
+    verdict = Verdict(False, reasons.UNSCHEDULABLE, message)
+    if not missing:
+        return Outcome(verdicts={ConditionType.PROGRESSING: verdict})
+    return _stalled(situation, pod, missing, verdict)
+
+
+def _missing_nodes(situation: Situation) -> str:
+    """What to do if no node is of the job's kind, be it free or not; empty: some are."""
+    shape, known = situation.job.shape, situation.snapshot.cluster.shapes
+    if known is None or (shape.gke_accelerator, shape.topology) in known:
+        return ""
+    others = ", ".join(" ".join(item).strip() for item in sorted(known)[:_MOST_SHAPES])
+    return (
+        f"no node of the cluster belongs to a slice {shape.gke_accelerator} {shape.topology}, "
+        f"whose labels pods select; it has {others or 'no TPU nodes'}. Make such a node pool, "
+        "correct spec.accelerator and spec.topology, or see what the autoscaler says."
     )
+
+
+def _stalled(situation: Situation, pod: PodView, missing: str, progressing: Verdict) -> Outcome:
+    """An autoscaler makes nodes within minutes, or says why not; flex-start queues for hours."""
+    verdicts = {ConditionType.PROGRESSING: progressing}
+    wait_ms = parse_rfc3339(pod.created) + _AUTOSCALER_MS - situation.now_ms
+    is_queueing = provisioning_of(situation.job) is Provisioning.FLEX_START
+    if is_queueing or ConditionType.STALLED in situation.verdicts:
+        return Outcome(verdicts=verdicts)
+    if wait_ms > 0:
+        return Outcome(verdicts=verdicts, requeue_after_s=wait_ms / 1000)
+    message = missing[0].upper() + missing[1:]
+    stalled = Verdict(True, reasons.NO_SUCH_NODES, message)
+    return Outcome(verdicts={**verdicts, ConditionType.STALLED: stalled})
 
 
 def _trouble(pod: PodView) -> Verdict | None:
