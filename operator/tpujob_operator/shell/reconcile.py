@@ -116,14 +116,7 @@ class Reconciler:
         has_jobset = await self._jobset_kind.is_served()
         pulses = await self._pulses_for(self._leaving_pods(key), at_ms)
         snapshot = self._snapshot(key, obj, state, pulses, has_jobset=has_jobset)
-        jobset = snapshot.jobset
-        if snapshot.job and snapshot.job.spec.queue and jobset and jobset.is_suspended:
-            words = await self._quota_words(key.namespace, jobset.uid)
-            snapshot = dataclasses.replace(snapshot, quota_words=words)
-        podless = unmade.podless_jobs(snapshot.current_jobs, snapshot.pods, at_ms)
-        if podless:
-            refusals = await self._job_events.words_about(podless)
-            snapshot = dataclasses.replace(snapshot, unmade=refusals)
+        snapshot = await self._with_words(snapshot, at_ms)
         plan = decide(snapshot, at_ms)
         result = await self._executor.execute(snapshot, plan, at_ms)
         if plan.status is None or result.status_written:
@@ -135,6 +128,18 @@ class Reconciler:
             _log.warning("%s: %s", key, result.error.message)
             return "refused" if result.is_refused else "retry"
         return "unchanged" if plan.is_empty else "changed"
+
+    async def _with_words(self, snapshot: Snapshot, at_ms: int) -> Snapshot:
+        """The snapshot with what Kueue and the Job controller say, where the job waits for them."""
+        jobset = snapshot.jobset
+        if snapshot.job and snapshot.job.spec.queue and jobset and jobset.is_suspended:
+            words = await self._quota_words(snapshot.key.namespace, jobset.uid)
+            snapshot = dataclasses.replace(snapshot, quota_words=words)
+        podless = unmade.podless_jobs(snapshot.current_jobs, snapshot.pods, at_ms)
+        if podless:
+            refusals = await self._job_events.words_about(podless)
+            snapshot = dataclasses.replace(snapshot, unmade=refusals)
+        return snapshot
 
     def _settle(self, key: JobKey, state: JobState, plan: Plan, result: Result, at_ms: int) -> None:
         had_refusals = bool(state.refusals)
