@@ -44,7 +44,7 @@ def test_recompilation_is_told_with_its_shapes() -> None:
 
 
 def test_what_is_compiled_beside_the_steps_is_not_told() -> None:
-    """A probe compiles for every device, a save for every leaf, also in threads of their own."""
+    """Probes and saves compile when they are first needed, also in threads of their own."""
     told: list[str] = []
     watch = RecompileWatch(lambda name, *_: told.append(name))
 
@@ -56,7 +56,6 @@ def test_what_is_compiled_beside_the_steps_is_not_told() -> None:
         program(_of_width(4))
     watch.arm()
     program(_of_width(7))
-    assert len(jax.local_devices()) > 1
     Probe().measure()
     with watch.stepping():
         saving = threading.Thread(target=lambda: program(_of_width(8)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -46,35 +45,32 @@ class Probe:
     def __init__(self) -> None:
         devices = jax.local_devices()
         self._size = _SIZES.get(devices[0].platform, _ACCELERATOR)
-        self._devices = devices
-        self._program: Callable[[jax.Array, jax.Array], jax.Array] | None = None
+        # One program for all of them, as each compilation holds up the step.
+        mesh = jax.sharding.Mesh(np.array(devices), ("device",))
+        self._each = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("device"))
+        self._program = jax.jit(jax.vmap(self._work), out_shardings=self._each)
         shape = (self._size.width, self._size.width)
         weights = np.random.default_rng(0).standard_normal(shape, np.float32)
-        self._host = (weights / self._size.width**0.5).astype(jnp.bfloat16)
-        self._weights: list[jax.Array] = []
+        weights = (weights / self._size.width**0.5).astype(jnp.bfloat16)
+        self._host = np.broadcast_to(weights, (len(devices), *shape))
+        self._weights: jax.Array | None = None
 
     def measure(self) -> float:
         """Seconds of one probe; the devices must have nothing else to do."""
-        if self._program is None:
-            self._program = jax.jit(self._work)
-            self._weights = [jax.device_put(self._host, device) for device in self._devices]
-            self._once()  # compiles
+        if self._weights is None:
+            self._weights = jax.device_put(self._host, self._each)
+            self._once(self._weights)  # compiles
         begun = time.perf_counter()
-        self._once()
+        self._once(self._weights)
         return time.perf_counter() - begun
 
     def tell(self) -> None:
         """Measure, and tell the agent."""
         tpujob.probe(self.measure())
 
-    def _once(self) -> None:
+    def _once(self, weights: jax.Array) -> None:
         """From the host's memory onto every device, through the layers, until all are done."""
-        assert self._program is not None
-        results = [
-            self._program(jax.device_put(self._host, weights.device), weights)
-            for weights in self._weights
-        ]
-        jax.block_until_ready(results)
+        jax.block_until_ready(self._program(jax.device_put(self._host, self._each), weights))
 
     def _work(self, x: jax.Array, weights: jax.Array) -> jax.Array:
         for _ in range(self._size.rounds):
