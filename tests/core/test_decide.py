@@ -246,6 +246,9 @@ def test_slice_that_the_job_controller_has_made_whole_stays() -> None:
     world.run_pods()
     world.now_ms += 60_000
     world.settle()
+    # Nor does what was lost then make a restarted container cost its slice.
+    world.pod("j-1-slice-1")["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    world.settle()
     assert world.deleted == ["Job j-1-slice-1"]
 
 

@@ -94,7 +94,7 @@ def _loss(situation: Situation, job: JobView) -> str:
     for pod in pods:
         if pod.is_lost:
             return f"pod {pod.name} on node {pod.node or '-'}: {pod.failure}"
-    if sum(pod.is_ready for pod in pods) >= job.hosts:
+    if len(pods) >= job.hosts:
         return ""  # while we held back, the Job controller has replaced what was lost
     if stones:
         return f"pod {stones[0].name}: gone"
