@@ -3,39 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from localcluster.cluster import Cluster
+from tests.cli.conftest import Run
 from tests.namespaced import Namespaced
 from tpujob_operator.api.base import API_VERSION, KIND
 from tpujob_operator.cli.__main__ import main
 from tpujob_operator.core.kinds import EVENT, TPU_TRAINING_JOB
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def there(control_plane: Cluster, namespace: str) -> Namespaced:
-    """What is in the cluster."""
-    return Namespaced(control_plane.api, namespace)
-
-
-@pytest.fixture
-def run(control_plane: Cluster, namespace: str, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command in the namespace; returns exit status, output and errors."""
-    access = ["-n", namespace, "--kubeconfig", str(control_plane.kubeconfig)]
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        status = main([*arguments, *access])
-        told = capsys.readouterr()
-        return status, told.out, told.err
-
-    return call
 
 
 def _condition(kind: str, message: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tpujob_operator.cli import jobs, plan, render, report
+from tpujob_operator.cli import doctor, jobs, plan, render, report
 from tpujob_operator.cli.cluster import ClusterError
 from tpujob_operator.cli.files import FileError
 from tpujob_operator.cli.report import NothingToReportError
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kubectl tpujob", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (plan, render, jobs, report):
+    for command in (plan, render, jobs, report, doctor):
         command.add(commands)
     return parser
 

@@ -33,7 +33,7 @@ class Jobs:
 
     def __init__(self, api_client: Any, namespace: str) -> None:
         self.namespace = namespace
-        self._client = api_client
+        self.api_client = api_client
         self._objects: Any = client.CustomObjectsApi(api_client)  # has no types
         self._where = (GROUP, VERSION, namespace, PLURAL)
 
@@ -60,7 +60,7 @@ class Jobs:
         Raises:
             ClusterError: as from all that follow: no cluster, no right, or no such job.
         """
-        with self._explained(name, "read"):
+        with self.explained(name, "read"):
             job: dict[str, Any] = self._objects.get_namespaced_custom_object(
                 *self._where, name, _request_timeout=_TIMEOUT_S
             )
@@ -68,7 +68,7 @@ class Jobs:
 
     def all(self, *, everywhere: bool = False) -> list[dict[str, Any]]:
         """All jobs of the namespace, or of the cluster."""
-        with self._explained("", "read"):
+        with self.explained("", "read"):
             if everywhere:
                 found = self._objects.list_cluster_custom_object(
                     GROUP, VERSION, PLURAL, _request_timeout=_TIMEOUT_S
@@ -81,7 +81,7 @@ class Jobs:
 
     def create(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Create a job in the namespace."""
-        with self._explained(raw["metadata"]["name"], "create"):
+        with self.explained(raw["metadata"]["name"], "create"):
             made: dict[str, Any] = self._objects.create_namespaced_custom_object(
                 *self._where, raw, _request_timeout=_TIMEOUT_S
             )
@@ -89,7 +89,7 @@ class Jobs:
 
     def change(self, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
         """Merge into a job's spec."""
-        with self._explained(name, "change"):
+        with self.explained(name, "change"):
             changed: dict[str, Any] = self._objects.patch_namespaced_custom_object(
                 *self._where, name, {"spec": dict(spec)}, _request_timeout=_TIMEOUT_S
             )
@@ -97,25 +97,25 @@ class Jobs:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """A job's events, oldest first."""
-        core: Any = client.CoreV1Api(self._client)
-        with self._explained(name, "read events of"):
+        core: Any = client.CoreV1Api(self.api_client)
+        with self.explained(name, "read events of"):
             found = core.list_namespaced_event(
                 self.namespace,
                 field_selector=f"involvedObject.kind={KIND},involvedObject.name={name}",
                 _request_timeout=_TIMEOUT_S,
             )
-        events = self._client.sanitize_for_serialization(found)["items"]
+        events = self.api_client.sanitize_for_serialization(found)["items"]
         return sorted(events, key=_at)
 
     @contextlib.contextmanager
-    def _explained(self, name: str, verb: str) -> Iterator[None]:
+    def explained(self, name: str, verb: str) -> Iterator[None]:
         """Errors of the API server in words that say what to do."""
         try:
             yield
         except ApiException as error:
             raise ClusterError(self._words(error, name, verb)) from error
         except urllib3.exceptions.HTTPError as error:
-            host = self._client.configuration.host
+            host = self.api_client.configuration.host
             raise ClusterError(f"{host} does not answer: is the cluster up? ({error})") from error
 
     def _words(self, error: ApiException, name: str, verb: str) -> str:
