@@ -71,8 +71,8 @@ class Follower:
     def _follow(self) -> None:
         while not self._stopped.wait(_POLL_S):
             for folder, pattern in self._patterns:
-                for path in folder.glob(pattern):
-                    with contextlib.suppress(FileNotFoundError):  # the pod has gone
+                with contextlib.suppress(FileNotFoundError):  # a pod has gone meanwhile
+                    for path in folder.glob(pattern):
                         self._read(path)
 
     def _read(self, path: Path) -> None:
