@@ -14,14 +14,11 @@ import time
 from pathlib import Path
 
 from bench.figures import machine
+from bench.installed import installed
 from bench.recovery import table
 from bench.recovery.measure import Recovery
 from bench.recovery.runner import FAULTS, SAME, Runner
 from bench.recovery.systems import SYSTEMS
-from demo import clusters, install
-from localcluster import preparation
-from localcluster.cluster import Cluster
-from localcluster.layout import Spec
 
 _NAME = "recovery"
 _OUT = Path("build/bench/recovery.json")
@@ -40,16 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.fresh:
         options.out.unlink(missing_ok=True)
-    archives = preparation.prepare(_say)
-    cluster = Cluster.up(
-        Spec(name=_NAME, nodes=4),
-        images=[archive.path for archive in archives.values()],
-        tied=True,
-        progress=_say,
-    )
-    with cluster:
-        target = clusters.target(cluster.kubeconfig, archives, cluster.down)
-        install.install(target.kubeconfig, target.chart_values)
+    with installed(_NAME, _say) as (cluster, target):
         if "kubeflow" in options.systems:
             cluster.add_kubeflow_trainer(_say)
         for key in options.systems:

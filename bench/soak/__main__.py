@@ -12,14 +12,11 @@ import time
 from collections.abc import Iterator
 
 from bench.figures import machine
+from bench.installed import installed
 from bench.soak import draw, table
 from bench.soak.draw import Hit
 from bench.soak.programs import Bundled, Program, Status, Toy
 from bench.soak.runner import Outcome, Runner
-from demo import clusters, install
-from localcluster import preparation
-from localcluster.cluster import Cluster
-from localcluster.layout import Spec
 from tpujob_trainer.config import CheckpointConfig
 
 _NAME = "soak"
@@ -33,16 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     names = options.only or draw.choices(obeys=program.obeys)
     count = round(options.minutes * 60 / options.every) if options.every else options.faults
     hits = draw.draw(options.seed, count, names, 0.0 if options.every else options.pause)
-    archives = preparation.prepare(_say)
-    cluster = Cluster.up(
-        Spec(name=_NAME, nodes=4),
-        images=[archive.path for archive in archives.values()],
-        tied=True,
-        progress=_say,
-    )
-    with cluster:
-        target = clusters.target(cluster.kubeconfig, archives, cluster.down)
-        install.install(target.kubeconfig, target.chart_values)
+    with installed(_NAME, _say) as (cluster, target):
         _say(f"seed {options.seed}, {len(hits)} faults of {', '.join(names)}")
         return _soak(Runner(cluster, target, program), hits, options)
 
