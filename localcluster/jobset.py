@@ -13,7 +13,7 @@ import yaml
 
 from localcluster import binaries
 from localcluster.controlplane import Daemon
-from localcluster.kubeapi import Api, ApiError, Object, is_listening, wait_for
+from localcluster.kubeapi import Api, Object, is_listening, is_taken, wait_for
 from localcluster.layout import Endpoints, Layout
 
 _ESTABLISH_S = 20.0
@@ -117,15 +117,11 @@ def wait_until_serving(api: Api, endpoints: Endpoints) -> None:
 
 
 def _accepts_probe(api: Api) -> bool:
-    try:
+    def probe() -> None:
         api.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", _PROBE)
-    except ApiError as error:
-        # "failed calling webhook" is an internal error; a service account that the
-        # controller-manager has not made yet is forbidden.
-        if error.status in {403, 500}:
-            return False
-        raise
-    return True
+
+    # A service account that the controller-manager has not made yet is forbidden.
+    return is_taken(probe, 403)
 
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

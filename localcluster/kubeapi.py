@@ -120,6 +120,25 @@ def wait_for(
         time.sleep(period_s)
 
 
+def is_taken(write: Callable[[], object], *early: int) -> bool:
+    """Whether a write is taken by now; "failed calling webhook" (500) says: not yet.
+
+    Args:
+        write: the write.
+        early: status codes besides 500 that pass with time.
+
+    Raises:
+        ApiError: any other refusal.
+    """
+    try:
+        write()
+    except ApiError as error:
+        if error.status in {http.HTTPStatus.INTERNAL_SERVER_ERROR, *early}:
+            return False
+        raise
+    return True
+
+
 def is_listening(host: str, port: int) -> bool:
     """Whether somebody accepts connections there."""
     try:

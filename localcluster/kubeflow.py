@@ -6,7 +6,7 @@ from pathlib import Path
 
 from localcluster import binaries, jobset
 from localcluster.controlplane import Daemon
-from localcluster.kubeapi import Api, ApiError, Object, is_listening, wait_for
+from localcluster.kubeapi import Api, is_listening, is_taken, wait_for
 from localcluster.layout import Endpoints, Layout
 from localcluster.processes import Processes
 from localcluster.progress import Progress
@@ -37,7 +37,11 @@ def install(
     for hook in hooks:
         api.apply(hook)
     [runtime] = [thing for thing in things if thing not in crds and thing not in hooks]
-    wait_for("Kubeflow Trainer to take its runtime", lambda: _accepts(api, runtime), _SERVE_S)
+    wait_for(
+        "Kubeflow Trainer to take its runtime",
+        lambda: is_taken(lambda: api.apply(runtime)),
+        _SERVE_S,
+    )
 
 
 def _daemon(binary: Path, layout: Layout, endpoints: Endpoints) -> Daemon:
@@ -58,13 +62,3 @@ def _daemon(binary: Path, layout: Layout, endpoints: Endpoints) -> Daemon:
     path.write_text(json.dumps(configuration), encoding="utf-8")
     arguments = [f"--config={path}", f"--kubeconfig={layout.kubeconfig_of('extension')}"]
     return Daemon(_PROJECT, [str(binary), *arguments], {"TMPDIR": str(folder)})
-
-
-def _accepts(api: Api, runtime: Object) -> bool:
-    try:
-        api.apply(runtime)
-    except ApiError as error:
-        if error.status == 500:  # "failed calling webhook"
-            return False
-        raise
-    return True

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from localcluster import binaries, jobset
 from localcluster.controlplane import Daemon
-from localcluster.kubeapi import Api, ApiError, Object, is_listening, wait_for
+from localcluster.kubeapi import Api, Object, is_listening, is_taken, wait_for
 from localcluster.layout import Endpoints, Layout, free_ports
 from localcluster.processes import Processes
 from localcluster.progress import Progress
@@ -36,11 +36,15 @@ def install(
     crds = [_of_one_version(thing) for thing in things if "webhooks" not in thing]
     jobset.install_crds(api, crds)
     processes.start(_daemon(binary, layout, endpoints, port))
+
+    def probe() -> None:
+        api.request("POST", f"/apis/{API_VERSION}/resourceflavors?dryRun=All", _PROBE)
+
     wait_for("Kueue's webhooks to listen", lambda: is_listening(endpoints.host, port), _SERVE_S)
     for hook in (thing for thing in things if "webhooks" in thing):
         hook["webhooks"] = [item for item in hook["webhooks"] if _is_ours(item)]
         api.apply(hook)
-    wait_for("Kueue's webhooks to answer", lambda: _accepts_probe(api), _SERVE_S)
+    wait_for("Kueue's webhooks to answer", lambda: is_taken(probe), _SERVE_S)
 
 
 def _of_one_version(crd: Object) -> Object:
@@ -82,14 +86,3 @@ def _daemon(binary: Path, layout: Layout, endpoints: Endpoints, port: int) -> Da
         [tools["unshare"], "--mount", tools["sh"], "-c", script],
         {"PATH": os.defpath},
     )
-
-
-def _accepts_probe(api: Api) -> bool:
-    try:
-        path = f"/apis/{API_VERSION}/resourceflavors?dryRun=All"
-        api.request("POST", path, _PROBE)
-    except ApiError as error:
-        if error.status == 500:  # "failed calling webhook"
-            return False
-        raise
-    return True
