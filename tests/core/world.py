@@ -297,13 +297,15 @@ class World:
 
     def condition(self, kind: str) -> tuple[str, str]:
         """Status and reason of a condition."""
-        found = next(item for item in self.status["conditions"] if item["type"] == kind)
+        found = self._condition(kind)
         return found["status"], found["reason"]
 
     def message(self, kind: str) -> str:
         """Message of a condition."""
-        found = next(item for item in self.status["conditions"] if item["type"] == kind)
-        return str(found["message"])
+        return str(self._condition(kind)["message"])
+
+    def _condition(self, kind: str) -> Mapping[str, Any]:
+        return next(item for item in self.status["conditions"] if item["type"] == kind)
 
     def live_attempts(self) -> set[str]:
         """Attempts that have a pod."""
