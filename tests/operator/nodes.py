@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from localcluster.cluster import Cluster
@@ -16,15 +16,23 @@ def tpu_labels(name: str) -> dict[str, str]:
 
 
 def make_node(
-    cluster: Cluster, name: str, *, ready: str = "True", labels: Mapping[str, str] | None = None
+    cluster: Cluster,
+    name: str,
+    *,
+    ready: str = "True",
+    labels: Mapping[str, str] | None = None,
+    taints: Iterable[Mapping[str, str]] = (),
 ) -> None:
-    """A node that is closed to the scheduler: tests bind their pods themselves."""
+    """A node that is closed to the scheduler: tests bind their pods themselves.
+
+    The node controller adds and removes taints of its own at any time after that.
+    """
     cluster.api.apply(
         {
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {"name": name, "labels": dict(labels or {})},
-            "spec": {"unschedulable": True},
+            "spec": {"unschedulable": True, "taints": list(taints)},
         }
     )
     condition = {

@@ -152,16 +152,19 @@ class Jobs(Namespaced):
 
         return wait_until(pods, f"{number} pods of {job}")
 
-    def wait_condition(self, name: str, kind: str, reason: str = "", status: str = "True") -> str:
-        """Wait for a condition; returns its message."""
+    def wait_condition(
+        self, name: str, kind: str, reason: str = "", status: str = "True", *, says: str = ""
+    ) -> str:
+        """Wait for a condition whose message has these words; returns the message."""
 
         def message() -> str | None:
             found = self.condition(name, kind)
             fits = found.get("status") == status and reason in ("", found.get("reason"))
-            return str(found.get("message", "")) or "-" if fits else None
+            words = str(found.get("message", ""))
+            return words or "-" if fits and says in words else None
 
         try:
-            return wait_until(message, f"{kind}={status} {reason} of {name}")
+            return wait_until(message, f"{kind}={status} {reason} of {name} with '{says}'")
         except AssertionError as error:
             raise AssertionError(f"{error}: {self.status(name)}") from error
 
