@@ -7,6 +7,7 @@ import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -44,11 +45,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
     return _Halves(config, log)
 
 
-def start_control_plane(name: str) -> Cluster:
+def start_control_plane(name: str, **shape: Any) -> Cluster:
     """A control plane with our CRD, which ends with this process at the latest."""
     if reason := host.why_not(full=False):
         pytest.skip(reason)
-    cluster = Cluster.up(Spec(name=name, control_plane_only=True), tied=True)
+    cluster = Cluster.up(Spec(name=name, control_plane_only=True, **shape), tied=True)
     cluster.kubectl("apply", "--server-side", "-f", str(CRD))
     cluster.kubectl("wait", "--for=create", "--timeout=120s", "crd/tputrainingjobs.tpujob.dev")
     return cluster

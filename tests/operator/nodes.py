@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
+from localcluster import kwok
 from localcluster.cluster import Cluster
 from localcluster.kubeapi import ApiError
-from tpujob_tpu.catalogue import ACCELERATOR_LABEL, NODE_POOL_LABEL
+from localcluster.layout import Spec
+from tpujob_tpu.catalogue import ACCELERATOR_LABEL, HOSTNAME_LABEL, NODE_POOL_LABEL
 
 
 def tpu_labels(name: str) -> dict[str, str]:
@@ -40,6 +42,31 @@ def make_node(
         "lastHeartbeatTime": _now(), "lastTransitionTime": _now(),
     }  # fmt: skip
     cluster.api.merge(f"/api/v1/nodes/{name}/status", {"status": {"conditions": [condition]}})
+
+
+def simulate_pools(
+    cluster: Cluster, prefix: str, accelerator: str, topology: str, *, pools: int, hosts: int
+) -> dict[str, str]:
+    """Node pools whose kubelets kwok plays, open to the scheduler; the pool of each node.
+
+    By name, the hosts of a pool do not follow each other.
+    """
+    shape = Spec(
+        control_plane_only=True,
+        kwok=pools * hosts,
+        hosts_per_slice=hosts,
+        accelerator=accelerator,
+        topology=topology,
+    )
+    made = {}
+    for index, node in enumerate(kwok.nodes(shape)[: pools * hosts]):
+        metadata = node["metadata"]
+        pool = f"{prefix}-{metadata['labels'][NODE_POOL_LABEL]}"
+        metadata["name"] = f"{prefix}-{index % hosts}-{index // hosts}"
+        metadata["labels"] |= {HOSTNAME_LABEL: metadata["name"], NODE_POOL_LABEL: pool}
+        cluster.api.request("POST", "/api/v1/nodes", node)
+        made[metadata["name"]] = pool
+    return made
 
 
 def remove_node(cluster: Cluster, name: str) -> None:
