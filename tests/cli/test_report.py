@@ -13,10 +13,11 @@ from rich.console import Console
 from localcluster.cluster import Cluster
 from tests.core.stories import training
 from tests.specs import INCIDENT
+from tpujob_client import Job, NothingToReportError, Report
 from tpujob_operator.api.base import API_VERSION, KIND
 from tpujob_operator.cli import picture
 from tpujob_operator.cli.__main__ import main
-from tpujob_operator.cli.report import NothingToReportError, Report
+from tpujob_operator.cli.report import show
 from tpujob_operator.core.timetypes import TimeType
 
 STATUS: dict[str, Any] = {
@@ -49,13 +50,13 @@ def _job(status: dict[str, Any] | None = None, namespace: str = "ns") -> dict[st
 
 def _text(report: Report) -> str:
     sink = io.StringIO()
-    report.show(Console(file=sink, width=140))
+    show(report, Console(file=sink, width=140))
     return sink.getvalue()
 
 
 def test_text_has_types_kinds_incidents_and_cost() -> None:
     """Both groupings add up to wall time, and what happened is there with its place."""
-    shown = _text(Report.of(_job()))
+    shown = _text(Report.of(Job(_job())))
     assert "goodput 75.0 %" in shown
     assert "12.5 chip-hours, $15.00, $0.3000 a million tokens" in shown
     assert "40.000" in shown
@@ -68,7 +69,7 @@ def test_text_has_types_kinds_incidents_and_cost() -> None:
 
 def test_json_adds_up() -> None:
     """Scripts find the same numbers: types and kinds each add up to wall time."""
-    raw = json.loads(json.dumps(Report.of(_job()).to_json()))
+    raw = json.loads(json.dumps(Report.of(Job(_job())).to_json()))
     goodput = raw["goodput"]
     assert sum(goodput["seconds"].values()) + goodput["unsettledSeconds"] == 40
     assert sum(raw["googleKinds"].values()) == 40
@@ -79,7 +80,7 @@ def test_json_adds_up() -> None:
 
 def test_report_of_what_the_operator_writes() -> None:
     """A status as the operator makes it can be reported, with all 18 types."""
-    report = Report.of(training().obj)
+    report = Report.of(Job(training().obj))
     assert report.seconds.keys() == {kind.value for kind in TimeType}
     assert "ns/j: Running" in _text(report)
 
@@ -92,14 +93,14 @@ def test_every_type_has_a_colour_of_its_own() -> None:
 
 def test_picture_is_drawn(tmp_path: Path) -> None:
     """A file of the kind that its name says."""
-    picture.draw(Report.of(_job()), tmp_path / "new" / "times.png")
+    picture.draw(Report.of(Job(_job())), tmp_path / "new" / "times.png")
     assert (tmp_path / "new" / "times.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_job_without_times_says_what_to_look_at() -> None:
     """Before the operator has seen a job there is nothing, and the reader is told why."""
     with pytest.raises(NothingToReportError, match="does the operator run"):
-        Report.of(_job(status={}))
+        Report.of(Job(_job(status={})))
 
 
 def test_missing_kubeconfig_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,7 +122,7 @@ def test_report_from_an_api_server(
     drawn = tmp_path / "times.png"
     assert main(["report", "j", *access, "-o", "json", "--picture", str(drawn)]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told == Report.of(job).to_json()
+    assert told == Report.of(Job(job)).to_json()
     assert drawn.exists()
     assert main(["report", "k", *access]) == 1
     assert f"there is no TPUTrainingJob k in namespace {namespace}" in capsys.readouterr().err

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from localcluster.cluster import Cluster
+from tests.accounts import kubeconfig_of
 from tests.operator.rig import Jobs, running
 from tests.rendering import rendered
 from tests.waiting import wait_until
@@ -23,17 +23,6 @@ def _rights(namespace: str) -> list[dict[str, Any]]:
     return [item for item in documents if item["kind"] in wanted]
 
 
-def _kubeconfig(cluster: Cluster, namespace: str, account: str, path: Path) -> Path:
-    """A kubeconfig of a service account."""
-    url = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
-    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    token = cluster.api.request("POST", url, body)["status"]["token"]
-    admin = yaml.safe_load(cluster.kubeconfig.read_text())
-    admin["users"] = [{"name": admin["users"][0]["name"], "user": {"token": token}}]
-    path.write_text(yaml.safe_dump(admin))
-    return path
-
-
 def test_chart_gives_all_rights_that_are_used(
     control_plane: Cluster, own_jobs: Jobs, tmp_path: Path, silent_node: str
 ) -> None:
@@ -43,7 +32,7 @@ def test_chart_gives_all_rights_that_are_used(
     for item in rights:
         control_plane.kubectl("apply", "-f", "-", stdin=json.dumps(item))
     account = next(i["metadata"]["name"] for i in rights if i["kind"] == "ServiceAccount")
-    kubeconfig = _kubeconfig(control_plane, namespace, account, tmp_path / "kubeconfig")
+    kubeconfig = kubeconfig_of(control_plane, namespace, account, tmp_path / "kubeconfig")
     try:
         env = {
             "KUBECONFIG": str(kubeconfig),

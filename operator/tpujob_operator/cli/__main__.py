@@ -6,10 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from tpujob_client.errors import ClusterError
 from tpujob_operator.cli import doctor, jobs, plan, render, report
-from tpujob_operator.cli.cluster import ClusterError
 from tpujob_operator.cli.files import FileError
-from tpujob_operator.cli.report import NothingToReportError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
         status: int = given.run(given)
-    except (ClusterError, FileError, NothingToReportError) as error:
+    except (ClusterError, FileError) as error:
         print(error, file=sys.stderr)
         return 1
     return status

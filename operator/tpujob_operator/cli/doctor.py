@@ -15,14 +15,16 @@ from kubernetes.client.exceptions import ApiException
 from rich.console import Console
 from rich.table import Table
 
+from tpujob_client.client import Client
+from tpujob_client.errors import explained
+from tpujob_client.watching import REQUEST_TIMEOUT_S
 from tpujob_operator.api.base import GROUP, PLURAL
+from tpujob_operator.cli.access import add_access, client_of
 from tpujob_operator.cli.checks import Check, Cluster, Level, Node, examine
-from tpujob_operator.cli.cluster import Jobs, add_access
 from tpujob_operator.core.kinds import JOB_SET, WORKLOADS
 from tpujob_operator.core.nodes import NodeView
 from tpujob_tpu.catalogue import ACCELERATOR_LABEL, RESOURCE
 
-_TIMEOUT_S = 30
 _OPERATOR = "app.kubernetes.io/name=tpujob-operator"
 #: What a user of jobs does: group, resource, verb.
 _DEEDS = (
@@ -47,7 +49,7 @@ def add(commands: Any) -> None:
 
 
 def _run(given: argparse.Namespace) -> int:
-    found = list(examine(_read(Jobs.of(given))))
+    found = list(examine(_read(client_of(given))))
     if given.output == "json":
         print(json.dumps([dataclasses.asdict(check) for check in found], indent=1))
     else:
@@ -66,14 +68,14 @@ def _table(found: list[Check]) -> Table:
     return table
 
 
-def _read(jobs: Jobs) -> Cluster:
+def _read(jobs: Client) -> Cluster:
     """Everything that is looked at.
 
     Raises:
         ClusterError: the API server does not answer, or lets nobody in.
     """
     api_client, namespace = jobs.api_client, jobs.namespace
-    with jobs.explained("", "read"):
+    with explained(api_client, namespace):
         version, skew_s = _version(api_client)
         core: Any = client.CoreV1Api(api_client)
         apps: Any = client.AppsV1Api(api_client)
@@ -99,7 +101,7 @@ def _read(jobs: Jobs) -> Cluster:
 def _version(api_client: Any) -> tuple[str, float]:
     """Version of the API server, and how far our clock is ahead of its."""
     versions: Any = client.VersionApi(api_client)
-    told, _, headers = versions.get_code_with_http_info(_request_timeout=_TIMEOUT_S)
+    told, _, headers = versions.get_code_with_http_info(_request_timeout=REQUEST_TIMEOUT_S)
     theirs = email.utils.parsedate_to_datetime(headers["Date"])
     return told.git_version, (dt.datetime.now(dt.UTC) - theirs).total_seconds()
 
@@ -120,7 +122,7 @@ def _schema(api_client: Any, name: str) -> dict[str, Any] | None:
     """Schema of the spec of a CRD's newest version; empty: there is none."""
     extensions: Any = client.ApiextensionsV1Api(api_client)
     try:
-        found = extensions.read_custom_resource_definition(name, _request_timeout=_TIMEOUT_S)
+        found = extensions.read_custom_resource_definition(name, _request_timeout=REQUEST_TIMEOUT_S)
     except ApiException as error:
         if error.status in _MAY_NOT:
             return None
@@ -146,7 +148,7 @@ def _refused(api_client: Any, namespace: str) -> list[str]:
         asked = {"namespace": namespace, "group": group, "resource": kind, "verb": verb}
         asked |= {"subresource": subresource} if subresource else {}
         body = {"spec": {"resourceAttributes": asked}}
-        told = reviews.create_self_subject_access_review(body, _request_timeout=_TIMEOUT_S)
+        told = reviews.create_self_subject_access_review(body, _request_timeout=REQUEST_TIMEOUT_S)
         if not told.status.allowed:
             refused.append(f"{verb} {resource}")
     return refused
@@ -157,7 +159,11 @@ def _queues(api_client: Any, namespace: str) -> list[str] | None:
     for kind in WORKLOADS:
         try:
             found = objects.list_namespaced_custom_object(
-                kind.group, kind.version, namespace, "localqueues", _request_timeout=_TIMEOUT_S
+                kind.group,
+                kind.version,
+                namespace,
+                "localqueues",
+                _request_timeout=REQUEST_TIMEOUT_S,
             )
         except ApiException as error:
             if error.status == _THERE_IS_NONE:

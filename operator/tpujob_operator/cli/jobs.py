@@ -5,21 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
-from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from tpujob_operator.api.conditions import ConditionType, is_true
-from tpujob_operator.api.models import parse_status
+from tpujob_client.client import event_time
+from tpujob_client.job import ENDS, Job
+from tpujob_operator.api.conditions import ConditionType
 from tpujob_operator.cli import tables
-from tpujob_operator.cli.cluster import ClusterError, Jobs, add_access
+from tpujob_operator.cli.access import add_access, client_of
 from tpujob_operator.cli.files import read_objects
-
-_POLL_S = 1.0
-_ENDS = (ConditionType.SUCCEEDED, ConditionType.FAILED)
 
 
 def add(commands: Any) -> None:
@@ -55,9 +51,10 @@ def _command(commands: Any, verb: str, run: Any, words: str, *, name: bool = Tru
 
 
 def _list(given: argparse.Namespace) -> int:
-    found = Jobs.of(given).all(everywhere=given.all_namespaces)
+    found = client_of(given).list(everywhere=given.all_namespaces)
     if given.output == "json":
-        print(json.dumps({"apiVersion": "v1", "kind": "List", "items": found}, indent=1))
+        items = [job.raw for job in found]
+        print(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=1))
         return 0
     table = Table()
     for heading in ("namespace", "name", "state", "slices", "step", "restarts", "goodput"):
@@ -68,13 +65,13 @@ def _list(given: argparse.Namespace) -> int:
     return 0
 
 
-def _row(job: Mapping[str, Any]) -> list[str]:
-    meta, status = job["metadata"], parse_status(job)
+def _row(job: Job) -> list[str]:
+    status = job.status
     goodput = status.goodput.ratio if status.goodput else None
     slices = f"{status.slices.running}/{status.slices.wanted}" if status.slices else ""
     return [
-        meta["namespace"],
-        meta["name"],
+        job.namespace,
+        job.name,
         status.state.value if status.state else "",
         slices,
         str(status.step or ""),
@@ -84,11 +81,11 @@ def _row(job: Mapping[str, Any]) -> list[str]:
 
 
 def _status(given: argparse.Namespace) -> int:
-    job = Jobs.of(given).get(given.name)
+    job = client_of(given).get(given.name)
     if given.output == "json":
-        print(json.dumps(job.get("status", {}), indent=1))
+        print(json.dumps(job.raw.get("status", {}), indent=1))
         return 0
-    status, console = parse_status(job), Console()
+    status, console = job.status, Console()
     columns = ("namespace", "name", "state", "slices", "step", "restarts", "goodput")
     line = ", ".join(f"{key} {cell}" for key, cell in zip(columns, _row(job), strict=True) if cell)
     console.print(line, highlight=False)
@@ -104,54 +101,44 @@ def _status(given: argparse.Namespace) -> int:
 
 
 def _events(given: argparse.Namespace) -> int:
-    found = Jobs.of(given).events(given.name)
+    found = client_of(given).events(given.name)
     if given.output == "json":
         print(json.dumps({"apiVersion": "v1", "kind": "List", "items": found}, indent=1))
         return 0
     for event in found:
-        at = event.get("lastTimestamp") or event.get("eventTime") or ""
+        at = event_time(event)
         print(f"{at}  {event['type']:<7}  {event['reason']:<20}  {event['message']}")
     return 0
 
 
 def _wait(given: argparse.Namespace) -> int:
-    jobs = Jobs.of(given)
     wanted = [ConditionType(given.condition)] if given.condition else []
-    deadline = None if given.timeout is None else time.monotonic() + given.timeout
-    while True:
-        job = jobs.get(given.name)
-        conditions = parse_status(job).conditions
-        met = next((kind for kind in (*wanted, *_ENDS) if is_true(conditions, kind)), None)
-        if met is not None:
-            break
-        if deadline is not None and time.monotonic() >= deadline:
-            what = wanted[0].value if wanted else "end"
-            raise ClusterError(f"{given.name} did not come to {what} within {given.timeout:g} s")
-        time.sleep(_POLL_S)
-    message = next(item.message for item in conditions if item.type == met.value)
-    _say(given, job, f"{given.name}: {met.value}: {message}")
-    return 0 if met in (wanted or [ConditionType.SUCCEEDED]) else 1
+    job = client_of(given).wait(given.name, *wanted, timeout_s=given.timeout)
+    met = job.first_true(*wanted, *ENDS)
+    assert met is not None  # it was waited for
+    _say(given, job, f"{given.name}: {met.type}: {met.message}")
+    return 0 if met.type in (wanted or [ConditionType.SUCCEEDED]) else 1
 
 
 def _submit(given: argparse.Namespace) -> int:
-    for raw, job in read_objects(given.file, Jobs.of(given).namespace):
-        made = Jobs.of(given, job.metadata.namespace).create(raw)
-        _say(given, made, f"created {job.metadata.namespace}/{job.metadata.name}")
+    client = client_of(given)
+    for raw, _ in read_objects(given.file, client.namespace):
+        made = client.create(raw)
+        _say(given, made, f"created {made.namespace}/{made.name}")
     return 0
 
 
 def _suspend(given: argparse.Namespace) -> int:
-    job = Jobs.of(given).change(given.name, {"suspend": True})
+    job = client_of(given).suspend(given.name)
     _say(given, job, f"{given.name} saves and gives up its pods; kubectl tpujob resume goes on")
     return 0
 
 
 def _resume(given: argparse.Namespace) -> int:
-    job = Jobs.of(given).change(given.name, {"suspend": False})
-    _say(given, job, f"{given.name} goes on")
+    _say(given, client_of(given).resume(given.name), f"{given.name} goes on")
     return 0
 
 
-def _say(given: argparse.Namespace, job: Mapping[str, Any], words: str) -> None:
-    print(json.dumps(job, indent=1) if given.output == "json" else words)
+def _say(given: argparse.Namespace, job: Job, words: str) -> None:
+    print(json.dumps(job.raw, indent=1) if given.output == "json" else words)
     sys.stdout.flush()

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from tpujob_operator.core.timetypes import TimeType
 
 if TYPE_CHECKING:
-    from tpujob_operator.cli.report import Report
+    from tpujob_client.report import Report
 
 COLOURS: Mapping[TimeType, str] = {
     TimeType.PRODUCTIVE: "#2e9e5b",

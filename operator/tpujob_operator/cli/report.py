@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from tpujob_operator.api.models import parse_status
-from tpujob_operator.api.status import Cost, Goodput, JobStatus
+from tpujob_client.report import Report
 from tpujob_operator.cli import tables
-from tpujob_operator.cli.cluster import Jobs, add_access
-from tpujob_operator.core.grouping import grouped
+from tpujob_operator.cli.access import add_access, client_of
 
 
 def add(commands: Any) -> None:
@@ -33,11 +29,11 @@ def add(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Print the report of a job."""
-    report = Report.of(Jobs.of(given).get(given.name))
+    report = client_of(given).report(given.name)
     if given.output == "json":
         print(json.dumps(report.to_json(), indent=1))
     else:
-        report.show(Console())
+        show(report, Console())
     if given.picture:
         # Imported late: matplotlib takes a second, and only pictures need it.
         from tpujob_operator.cli import picture  # noqa: PLC0415
@@ -47,96 +43,10 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
-class NothingToReportError(Exception):
-    """The job has no times yet; the message says what to do."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Report:
-    """What is known of one job."""
-
-    namespace: str
-    name: str
-    status: JobStatus
-    goodput: Goodput
-
-    @classmethod
-    def of(cls, job: Mapping[str, Any]) -> Report:
-        """The report of a job as the API server returns it.
-
-        Raises:
-            NothingToReportError: no operator has looked at the job yet.
-        """
-        namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
-        status = parse_status(job)
-        if status.goodput is None or not status.goodput.seconds:
-            raise NothingToReportError(
-                f"{namespace}/{name} has no times in its status yet: does the operator run? "
-                "kubectl get pods -A -l app.kubernetes.io/name=tpujob-operator"
-            )
-        return cls(namespace, name, status, status.goodput)
-
-    @property
-    def seconds(self) -> Mapping[str, float]:
-        """Seconds by type."""
-        return self.goodput.seconds or {}
-
-    @property
-    def wall_s(self) -> float:
-        """Seconds since the job was created, or until its end."""
-        return self.goodput.wall_seconds or 0.0
-
-    @property
-    def unsettled_s(self) -> float:
-        """Seconds of steps that no checkpoint covers yet."""
-        return self.goodput.unsettled_seconds or 0.0
-
-    def incidents(self) -> list[dict[str, Any]]:
-        """The newest incidents as they are in the API."""
-        return [incident.to_json() for incident in self.status.incidents]
-
-    def headline(self) -> str:
-        """The most important in a line or two."""
-        state = self.status.state.value if self.status.state else "without a state"
-        words = [
-            f"{self.namespace}/{self.name}: {state}, step {self.status.step or 0}",
-            f"goodput {100 * (self.goodput.ratio or 0):.1f} %",
-            f"restarts {self.status.restarts or 0}",
-        ]
-        return ", ".join(words) + _money(self.status.cost)
-
-    def to_json(self) -> dict[str, Any]:
-        """All of it as a JSON object."""
-        return {
-            "namespace": self.namespace,
-            "name": self.name,
-            "state": self.status.state.value if self.status.state else None,
-            "step": self.status.step,
-            "restarts": self.status.restarts,
-            "goodput": self.goodput.to_json(),
-            "googleKinds": {
-                kind.value: round(amount, 3)
-                for kind, amount in grouped(self.seconds, self.unsettled_s).items()
-            },
-            "cost": self.status.cost.to_json() if self.status.cost else None,
-            "incidents": self.incidents(),
-        }
-
-    def show(self, console: Console) -> None:
-        """Print it for a person."""
-        console.print(self.headline(), highlight=False)
-        console.print(tables.times(self.seconds, self.wall_s, self.unsettled_s))
-        console.print(tables.kinds(self.seconds, self.wall_s, self.unsettled_s))
-        if self.status.incidents:
-            console.print(tables.incidents(self.incidents()))
-
-
-def _money(cost: Cost | None) -> str:
-    if cost is None or not cost.chip_hours:
-        return ""
-    words = f"\n{cost.chip_hours:,.1f} chip-hours"
-    if cost.usd is not None:
-        words += f", ${cost.usd:,.2f}"
-    if cost.usd_per_million_tokens is not None:
-        words += f", ${cost.usd_per_million_tokens:,.4f} a million tokens"
-    return words
+def show(report: Report, console: Console) -> None:
+    """Print it for a person."""
+    console.print(report.headline(), highlight=False)
+    console.print(tables.times(report.seconds, report.wall_s, report.unsettled_s))
+    console.print(tables.kinds(report.seconds, report.wall_s, report.unsettled_s))
+    if report.status.incidents:
+        console.print(tables.incidents(report.incidents()))
