@@ -80,7 +80,8 @@ def _told(text: str) -> tuple[list[Notice], dict[str, int], list[int]]:
     try:
         told = json.loads(text)
         notices = [Notice.from_json(item) for item in told["notices"]]
-        budgets = {str(protocol.Budget(k)): int(n) for k, n in told["budgets"].items()}
+        known = {budget.value for budget in protocol.Budget}  # a newer operator may have more
+        budgets = {str(k): int(n) for k, n in told["budgets"].items() if k in known}
         return notices, budgets, [int(at_ms) for at_ms in told.get("takenAway", [])]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise web.HTTPBadRequest(text=f"neither notices nor budgets: {error}\n") from error

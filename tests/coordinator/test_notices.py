@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.coordinator.simulation import Simulation, config
 from tests.coordinator.test_farewell import FIRST, OTHER, farewells, training
 from tpujob_agent.notices import EARLY_MS, Notice
 from tpujob_agent.protocol import Budget, Cause, EventKind, Leaving, ProtocolError
+from tpujob_coordinator.http import _told
 from tpujob_coordinator.notices import LEAD_MS
 
 NODE = "node11"  # of OTHER
@@ -107,12 +109,22 @@ def test_who_comes_later_is_marked_too() -> None:
     assert simulation.core.members[FIRST].notice is not None
 
 
-@pytest.mark.parametrize("raw", [{}, {"node": "n", "cause": "weather", "atMs": 0, "reason": ""}])
+@pytest.mark.parametrize("raw", [{}, {"node": "n", "cause": 3, "atMs": 0, "reason": ""}])
 def test_nonsense_is_no_notice(raw: dict[str, object]) -> None:
     """The error names what was given."""
     with pytest.raises(ProtocolError, match="not a notice"):
         Notice.from_json(raw)
     assert Notice.from_json(at_once().to_json()) == at_once()
+
+
+def test_a_newer_operator_is_understood_as_far_as_it_can_be() -> None:
+    """Hosts that leave for a reason of its own leave; limits of its own budgets are not ours."""
+    told = {
+        "notices": [{"node": NODE, "cause": "weather", "atMs": 0, "reason": "it is told to go"}],
+        "budgets": {"process": 3, "weather": 1},
+        "moreOfIt": True,
+    }
+    assert _told(json.dumps(told)) == ([at_once()], {"process": 3}, [])
 
 
 def test_changed_budgets_hold_from_now_on() -> None:

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.coordinator.simulation import config
-from tpujob_agent.protocol import Budget, Cause, EventKind, Hello, ProcessState, Report
+from tpujob_agent.protocol import (
+    BUDGET_OF_CAUSE,
+    Budget,
+    Cause,
+    EventKind,
+    Hello,
+    ProcessState,
+    Report,
+)
 from tpujob_coordinator import budgets as budget_rules
 from tpujob_coordinator import timeline as timelines
 from tpujob_coordinator.budgets import Budgets
@@ -73,7 +81,7 @@ _ENDS = st.builds(
     End,
     place=st.builds(Place, st.integers(0, 9), st.integers(0, 9)),
     at_ms=st.integers(0, 1000),
-    cause=st.sampled_from(Cause),
+    cause=st.sampled_from([*BUDGET_OF_CAUSE]),
     rank=st.sampled_from(Rank),
     message=st.just(""),
 )

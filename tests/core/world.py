@@ -72,6 +72,7 @@ class World:
     refusals: tuple[str, ...] = ()
     unmade: dict[str, str] = dataclasses.field(default_factory=dict)
     silent_since_ms: int = 0
+    unread: str = ""
     history: History = dataclasses.field(default_factory=lambda: History.start(START_MS))
     memory: Memory = dataclasses.field(default_factory=Memory)
     status_written_ms: int = 0
@@ -101,6 +102,7 @@ class World:
             jobs=views(JobView, self.objects[JOB].values()),
             pods=views(PodView, self.objects[POD].values()),
             tombstones=tuple(self.tombstones),
+            unread=self.unread,
             readings=tuple(self.readings),
             nodes=self.nodes,
             told=self.told,
@@ -122,7 +124,7 @@ class World:
                 return self._crash(plan)
             patch = difference(self.status, plan.status)
             self.obj = {**self.obj, "status": merge(self.status, patch)}
-            self.status_written_ms = self.now_ms
+            self.status_written_ms, self.unread = self.now_ms, ""
             writes += 1
         for action in plan.actions:
             if crash_after == writes:

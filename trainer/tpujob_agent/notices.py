@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from tpujob_agent.protocol import Cause, ProtocolError
+from tpujob_agent.protocol import TAKEN_AWAY, Cause, ProtocolError
 
 #: Of a planned leave: what happens to the host from so long before it on belongs to it.
 EARLY_MS = 600_000
@@ -36,12 +36,14 @@ class Notice:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Notice:
-        """Inverse of ``to_json``.
+        """Inverse of ``to_json``; a cause of a newer operator is taken for maintenance.
 
         Raises:
             ProtocolError: a key is missing or has no sense.
         """
         try:
-            return cls(str(raw["node"]), Cause(raw["cause"]), int(raw["atMs"]), str(raw["reason"]))
+            told = Cause(raw["cause"])
+            cause = told if told in TAKEN_AWAY else Cause.MAINTENANCE
+            return cls(str(raw["node"]), cause, int(raw["atMs"]), str(raw["reason"]))
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError(f"not a notice: {raw!r} ({error})") from error

@@ -123,6 +123,11 @@ class Cause(Text):
     NODE = "node"  # the member fell silent, or its agent came back as another incarnation
     COORDINATOR = "coordinator"
     STRAGGLER = "straggler"  # a host that holds up the others, where the policy is to act
+    UNKNOWN = "unknown"  # never sent: whatever a newer coordinator tells besides; has no budget
+
+    @classmethod
+    def _missing_(cls, value: object) -> Cause | None:
+        return cls.UNKNOWN if isinstance(value, str) else None
 
 
 class StragglerAction(Text):
@@ -188,8 +193,9 @@ class CoordinatorConfig:
 
     @classmethod
     def from_json(cls, text: str) -> CoordinatorConfig:
-        """Inverse of ``to_json``."""
-        return cls(**json.loads(text))
+        """Inverse of ``to_json``; keys of other versions are ignored."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in json.loads(text).items() if name in names})
 
 
 class Message:

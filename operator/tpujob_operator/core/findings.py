@@ -7,6 +7,7 @@ from typing import Any
 
 from tpujob_agent.protocol import EventKind, Finding
 from tpujob_operator.core.observations import FactKind, Observation
+from tpujob_operator.core.stored import known_fields, known_word
 
 #: Findings kept; a fault that shows on more hosts is not theirs.
 NEWEST = 10
@@ -47,9 +48,12 @@ class Findings:
         """The findings after one observation."""
         if seen.kind in _OVER:
             return Findings()
-        if seen.kind is not EventKind.FINDING or seen.data["finding"] not in list(Finding):
+        if seen.kind is not EventKind.FINDING:
+            return self
+        kind = known_word(Finding, seen.data["finding"], None)
+        if kind is None:
             return self  # a newer coordinator may find more
-        found = _found(seen)
+        found = _found(kind, seen)
         key = (found.kind, found.slice, found.host)
         others = [item for item in self.open if (item.kind, item.slice, item.host) != key]
         held = [*others, found] if seen.data["isOpen"] else others
@@ -61,15 +65,20 @@ class Findings:
 
     @classmethod
     def from_json(cls, raw: list[dict[str, Any]]) -> Findings:
-        """Inverse of ``to_json``."""
-        return cls(tuple(Found(**item | {"kind": Finding(item["kind"])}) for item in raw))
+        """Inverse of ``to_json``; findings that only other versions know are left out."""
+        found = (
+            Found(**known_fields(Found, item) | {"kind": kind})
+            for item in raw
+            if (kind := known_word(Finding, item["kind"], None))
+        )
+        return cls(tuple(found))
 
 
-def _found(seen: Observation) -> Found:
+def _found(kind: Finding, seen: Observation) -> Found:
     data = seen.data
     return Found(
         at_ms=seen.at_ms,
-        kind=Finding(data["finding"]),
+        kind=kind,
         slice=int(data["slice"]),
         host=int(data["host"]),
         node=str(data["node"]),

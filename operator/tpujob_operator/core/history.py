@@ -15,7 +15,8 @@ from tpujob_operator.core.observations import Observation
 from tpujob_operator.core.recoveries import Recoveries
 from tpujob_operator.core.stored import known_fields
 
-#: Form of the persisted state; a state of another form is not read.
+#: Form of the persisted state; a state of another form is not read. Fields and words may come
+#: without another form, as other versions leave them alone.
 FORM = 1
 
 
@@ -158,17 +159,18 @@ class History:
                 incidents=Incidents.from_json(raw["incidents"]),
                 progress=Progress.from_json(raw["progress"]),
                 recoveries=Recoveries.from_json(raw.get("recoveries", {})),
-                cursor=Cursor(**raw["cursor"]),
+                cursor=Cursor(**known_fields(Cursor, raw["cursor"])),
                 generation=int(raw["generation"]),
                 hosts=int(raw["hosts"]),
                 finished=bool(raw["finished"]),
-                interval=Interval(**raw.get("interval", {})),  # not in older states
+                # not in older states
+                interval=Interval(**known_fields(Interval, raw.get("interval", {}))),
                 findings=Findings.from_json(raw.get("findings", [])),
                 gave_up=str(raw["gaveUp"]),
                 gave_up_cause=str(raw["gaveUpCause"]),
             )
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"status.ledger is damaged: {error}") from error
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"status.ledger is damaged: {error!r}") from error
 
 
 def _noted(history: History, seen: Observation) -> History:

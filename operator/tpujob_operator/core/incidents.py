@@ -9,12 +9,16 @@ from typing import Any
 
 from tpujob_agent.protocol import BUDGET_OF_CAUSE, TAKEN_AWAY, Budget, Cause, EventKind
 from tpujob_operator.core.observations import FactKind, Observation
-from tpujob_operator.core.stored import known_fields
+from tpujob_operator.core.stored import known_fields, known_word
 
 #: Incidents kept; older ones are counted only.
 NEWEST = 20
 #: Characters of an incident's message kept in status.
 MESSAGE_LIMIT = 600
+
+
+#: No sign that a job gets nowhere; nor may be what only its coordinator understands.
+_NO_SIGN = TAKEN_AWAY | {Cause.UNKNOWN}
 
 
 class Rung(enum.StrEnum):
@@ -61,7 +65,7 @@ class Incident:
     @property
     def is_without_progress(self) -> bool:
         """Whether it counts as a restart without progress."""
-        return self.is_uncommitted and self.cause not in TAKEN_AWAY
+        return self.is_uncommitted and self.cause not in _NO_SIGN
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object from which ``from_json`` makes an equal incident."""
@@ -70,8 +74,9 @@ class Incident:
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Incident:
         """Inverse of ``to_json``; keys of other versions are ignored."""
-        values = known_fields(cls, raw)
-        return cls(**values | {"cause": Cause(raw["cause"]), "rung": Rung(raw["rung"])})
+        cause, message = _cause(raw["cause"], raw["message"])
+        known = {"cause": cause, "message": message, "rung": _known_rung(raw["rung"])}
+        return cls(**known_fields(cls, raw) | known)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -125,11 +130,12 @@ class Incidents:
 
     def _lost(self, seen: Observation) -> Incidents:
         incident = _incident(seen)
-        budget = BUDGET_OF_CAUSE[incident.cause]
+        budget = BUDGET_OF_CAUSE.get(incident.cause)  # its coordinator minds those we do not know
+        spent = {budget: self.used.get(budget, 0) + 1} if budget else {}
         return dataclasses.replace(
             self,
             newest=(*self.newest, incident)[-NEWEST:],
-            used={**self.used, budget: self.used.get(budget, 0) + 1},
+            used={**self.used, **spent},
             counts=_counted(self.counts, incident, 1),
             losses_without_commit=self.losses_without_commit + incident.is_without_progress,
         )
@@ -172,11 +178,17 @@ class Incidents:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Incidents:
-        """Inverse of ``to_json``."""
+        """Inverse of ``to_json``; budgets that only other versions know are left out."""
+        counts: dict[str, int] = {}
+        for name, number in raw.get("counts", {}).items():
+            cause, _, rung = name.partition("/")
+            key = _key_of(Cause(cause), _known_rung(rung))
+            counts[key] = counts.get(key, 0) + int(number)
+        used = {known_word(Budget, name, None): int(n) for name, n in raw.get("used", {}).items()}
         return cls(
             newest=tuple(Incident.from_json(item) for item in raw.get("newest", ())),
-            counts=dict(raw.get("counts", {})),
-            used={Budget(name): int(number) for name, number in raw.get("used", {}).items()},
+            counts=counts,
+            used={budget: number for budget, number in used.items() if budget},
             losses_without_commit=int(raw.get("lossesWithoutCommit", 0)),
         )
 
@@ -188,13 +200,28 @@ def _counted(counts: Mapping[str, int], incident: Incident, change: int) -> dict
 
 
 def _key(incident: Incident) -> str:
-    return f"{incident.cause.value}/{incident.rung.value}"
+    return _key_of(incident.cause, incident.rung)
+
+
+def _key_of(cause: Cause, rung: Rung) -> str:
+    return f"{cause.value}/{rung.value}"
+
+
+def _cause(word: str, message: str) -> tuple[Cause, str]:
+    """The cause that was told; one that only other versions know is named in the message."""
+    cause = Cause(word)
+    told = message if cause.value == word else f"{word}: {message}"
+    return cause, told[-MESSAGE_LIMIT:]
+
+
+def _known_rung(word: str) -> Rung:
+    return known_word(Rung, word, Rung.PROCESS)  # the least there is
 
 
 def _incident(seen: Observation) -> Incident:
     data = seen.data
     onset_ms = min(int(data["onsetAtMs"]), seen.at_ms)
-    cause = Cause(data["cause"])
+    cause, message = _cause(data["cause"], str(data.get("message", "")))
     return Incident(
         at_ms=onset_ms,
         cause=cause,
@@ -204,7 +231,7 @@ def _incident(seen: Observation) -> Incident:
         node=str(data.get("node", "")),
         pod=str(data.get("pod", "")),
         step=int(data.get("step", 0)),
-        message=str(data.get("message", ""))[-MESSAGE_LIMIT:],
+        message=message,
         detected_after_ms=max(0, int(data.get("detectedAtMs", seen.at_ms)) - onset_ms),
         exit_code=data.get("exitCode"),
         signal=data.get("signal"),

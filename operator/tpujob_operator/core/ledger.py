@@ -14,6 +14,7 @@ The chips that were held meanwhile are booked along with the time.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,7 +22,7 @@ from tpujob_agent.protocol import EventKind, Phase
 from tpujob_operator.core.chips import Chips
 from tpujob_operator.core.observations import FactKind, Observation
 from tpujob_operator.core.segments import Segment, compact, split
-from tpujob_operator.core.stored import known_fields
+from tpujob_operator.core.stored import known_fields, known_word
 from tpujob_operator.core.timetypes import TimeType, TimeView, booked
 
 _TYPE_OF_PHASE: dict[Phase, TimeType] = {
@@ -32,8 +33,8 @@ _TYPE_OF_PHASE: dict[Phase, TimeType] = {
     Phase.SETUP: TimeType.SETUP,
     Phase.FINISHING: TimeType.CHECKPOINT_STALL,
 }
-
-
+#: A phase that only other versions know is neither steps nor anything else that has a name.
+_phase_of = functools.partial(known_word, Phase, otherwise=Phase.SETUP)
 #: Weight of the newest stretch of steps in the mean step time of whole worlds.
 _SMOOTHING = 0.1
 
@@ -240,10 +241,11 @@ class Ledger:
         """Inverse of ``to_json``; keys of other versions are ignored."""
         values = known_fields(cls, raw)
         for name in ("closed", "closed_chips"):
-            values[name] = {TimeType(kind): int(ms) for kind, ms in raw.get(name, {}).items()}
+            amounts = raw.get(name, {}).items()
+            values[name] = booked({}, ((TimeType(kind), int(amount)) for kind, amount in amounts))
         values["chips"] = Chips.from_json(raw.get("chips", {}))
         values["unsettled"] = tuple(Segment(*parts) for parts in raw.get("unsettled", ()))
-        values["phase"] = Phase(raw.get("phase", Phase.STARTING))
+        values["phase"] = _phase_of(raw.get("phase", Phase.STARTING))
         return cls(**values)
 
 
@@ -270,7 +272,7 @@ def _generation_started(ledger: Ledger, seen: Observation) -> Ledger:
 def _phase(ledger: Ledger, seen: Observation) -> Ledger:
     if not ledger.generation or int(seen.data["generation"]) != ledger.generation:
         return ledger.advance(seen.at_ms)
-    return ledger.leave_steps(seen.at_ms).but(phase=Phase(seen.data["phase"]))
+    return ledger.leave_steps(seen.at_ms).but(phase=_phase_of(seen.data["phase"]))
 
 
 def _restored(ledger: Ledger, seen: Observation) -> Ledger:

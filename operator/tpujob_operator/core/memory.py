@@ -96,7 +96,18 @@ class Memory:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Memory:
-        """Inverse of ``to_json``; what is missing takes its default."""
+        """Inverse of ``to_json``; what is missing takes its default.
+
+        Raises:
+            ValueError: the state is damaged.
+        """
+        try:
+            return cls._from_json(raw)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"status.ledger.operator is damaged: {error!r}") from error
+
+    @classmethod
+    def _from_json(cls, raw: Mapping[str, Any]) -> Memory:
         return cls(
             replacements={
                 name: Replacements(int(count), int(last))

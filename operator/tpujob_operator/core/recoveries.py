@@ -11,7 +11,8 @@ from typing import Any
 from tpujob_agent.protocol import EventKind
 from tpujob_operator.core.ledger import Ledger
 from tpujob_operator.core.observations import FactKind, Observation
-from tpujob_operator.core.timetypes import TimeType
+from tpujob_operator.core.stored import known_word
+from tpujob_operator.core.timetypes import TimeType, booked
 
 #: Upper bounds of the buckets; what is above the last one counts too. Few: each is a series of
 #: every stage of every job.
@@ -102,13 +103,15 @@ class Recoveries:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Recoveries:
-        """Inverse of ``to_json``; what is missing, or has other buckets, takes its default."""
+        """Inverse of ``to_json``; what is missing, or is of other versions, takes its default."""
         return cls(
             stages={
-                Stage(name): Histogram(tuple(values[:-1]), values[-1])
+                stage: Histogram(tuple(values[:-1]), values[-1])
                 for name, values in raw.get("stages", {}).items()
-                if len(values) == len(BUCKETS_S) + 2
+                if (stage := known_word(Stage, name, None)) and len(values) == len(BUCKETS_S) + 2
             },
             onset_ms=int(raw.get("onsetMs", 0)),
-            before={TimeType(kind): int(ms) for kind, ms in raw.get("before", {}).items()},
+            before=booked(
+                {}, ((TimeType(kind), int(ms)) for kind, ms in raw.get("before", {}).items())
+            ),
         )

@@ -107,6 +107,7 @@ class Snapshot:
     jobs: tuple[JobView, ...] = ()
     pods: tuple[PodView, ...] = ()
     tombstones: tuple[Tombstone, ...] = ()
+    unread: str = ""  # why not all of status.ledger could be read
     readings: tuple[Reading, ...] = ()
     pulses: Mapping[str, Pulse] = dataclasses.field(default_factory=dict)  # of nodes in doubt
     #: TPU nodes of the job's pods and incidents, also those that are gone

@@ -72,6 +72,7 @@ def write(situation: Situation) -> Written:
     if new == snapshot.status:
         return Written()
     notes = (
+        *_unread(snapshot.unread),
         *_losses(situation, old),
         *_suspicions(situation, old),
         *_notes(tuple(old.conditions), conditions),
@@ -191,6 +192,15 @@ def _state(situation: Situation, conditions: tuple[Condition, ...]) -> State:
         return State.RUNNING
     is_starting = ledger.generation or ledger.complete or ledger.bound
     return State.STARTING if is_starting else State.PENDING
+
+
+def _unread(why: str) -> tuple[Note, ...]:
+    message = (
+        f"What was known of the job could not be read and is begun anew: {why}. The job itself "
+        "goes on; incidents, budgets used and times are those of its present attempt. After a "
+        "roll-back of the operator, install the newer release again."
+    )
+    return (Note(reasons.HISTORY_LOST, message, "Warning"),) if why else ()
 
 
 def _losses(situation: Situation, old: JobStatus) -> tuple[Note, ...]:

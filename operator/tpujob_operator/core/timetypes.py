@@ -5,6 +5,8 @@ condition, gets exactly one type. The order is the order of precedence where
 several could apply.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import enum
 from collections.abc import Iterable, Mapping
@@ -31,6 +33,11 @@ class TimeType(enum.StrEnum):
     DEGRADED = "degraded"
     PRODUCTIVE = "productive"
     UNATTRIBUTED = "unattributed"
+
+    @classmethod
+    def _missing_(cls, value: object) -> TimeType | None:
+        """Types of a newer operator: their time is kept, no rule is known for it."""
+        return cls.UNATTRIBUTED if isinstance(value, str) else None
 
 
 DESCRIPTIONS: dict[TimeType, str] = {

@@ -19,6 +19,8 @@ class JobState:
     uid: str
     history: History
     memory: Memory
+    #: why not all of ``status.ledger`` could be read; empty once it is written anew
+    unread: str = ""
     readings: list[Reading] = dataclasses.field(default_factory=list)
     refusals: tuple[str, ...] = ()
     status_written_ms: int = 0
@@ -34,18 +36,20 @@ class JobState:
 
     @classmethod
     def of(cls, obj: Mapping[str, Any]) -> JobState:
-        """The state of a job as its status tells it; a damaged ledger is begun anew."""
+        """The state of a job as its status tells it; what cannot be read is begun anew."""
         raw = (obj.get("status") or {}).get("ledger")
-        history, memory = fresh_history(obj), Memory()
+        history, memory, unread = fresh_history(obj), Memory(), ""
         if raw:
             try:
-                history, memory = History.from_json(raw), Memory.from_json(raw.get("operator", {}))
-            except (ValueError, TypeError, KeyError):
-                history = dataclasses.replace(history, cursor=Cursor())
+                history = History.from_json(raw)
+                memory = Memory.from_json(raw.get("operator", {}))
+            except ValueError as error:
+                unread = str(error)
         return cls(
             uid=obj["metadata"]["uid"],
             history=history,
             memory=memory,
+            unread=unread,
             read=history.cursor,
             persisted=history.cursor,
         )

@@ -148,7 +148,7 @@ class Reconciler:
             state.refusals = result.words if is_worth_saying else ()
         if result.status_written:
             state.status_written_ms = at_ms
-            state.persisted = plan.history.cursor
+            state.persisted, state.unread = plan.history.cursor, ""
         if result.support_applied:
             state.applied_ms = at_ms
         state.told = result.told or state.told
@@ -249,6 +249,7 @@ class Reconciler:
             jobs=views(JobView, self._cache.children(key, JOB), doomed),
             pods=pods,
             tombstones=self._cache.tombstones(key),
+            unread=state.unread,
             readings=tuple(state.readings),
             pulses=pulses,
             nodes=self._nodes.find(nodes_of(state, pods)),

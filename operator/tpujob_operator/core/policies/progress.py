@@ -22,6 +22,7 @@ REASON_OF_CAUSE = {
     Cause.NODE: reasons.NODE_LOST,
     Cause.COORDINATOR: reasons.COORDINATOR_LOST,
     Cause.STRAGGLER: reasons.STRAGGLER,
+    Cause.UNKNOWN: reasons.OTHER_LOSS,
 }
 
 
