@@ -162,8 +162,9 @@ _OF_JOBS = (
         f"{_PERCENT} of the life of {_WHERE} has no explanation",
         "More than a hundredth of the job's time could not be given a type: worlds ended while "
         "nobody could see it.",
-        "Was coordinator or operator down for long? Else it is a defect: keep the coordinator's "
-        "log and the status, and report it.",
+        "Was coordinator or operator down for long? Does the job have no agent (`recovery.pods: "
+        "Recreate`), and has it lost pods? Else it is a defect: keep the coordinator's log and the "
+        "status, and report it.",
     ),
     *(_burn(burn) for burn in BURNS),
 )

@@ -12,6 +12,12 @@ TWO_SLICES: dict[str, Any] = {
     "checkpoint": {"directory": "/checkpoints"},
 }
 
+#: Instead of the bundled trainer.
+OWN_PROGRAM: dict[str, Any] = {
+    "trainer": None,
+    "template": {"spec": {"containers": [{"name": "main", "image": "mine", "command": ["train"]}]}},
+}
+
 #: Of a status: a trainer that was killed.
 INCIDENT: dict[str, Any] = {
     "at": "2026-01-01T00:00:10.500Z",

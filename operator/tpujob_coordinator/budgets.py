@@ -60,7 +60,7 @@ class Budgets:
             return charged, Verdict(budget)
         if self._is_over(Budget.NO_PROGRESS, charged.without_commit):
             return charged, Verdict(Budget.NO_PROGRESS)
-        return charged, Verdict(None, _backoff_ms(budget, in_a_row))
+        return charged, Verdict(None, backoff_ms(budget, in_a_row))
 
     def committed(self) -> Budgets:
         """The budgets after a newly committed step."""
@@ -79,7 +79,8 @@ class Budgets:
         return limit != NO_LIMIT and used > limit
 
 
-def _backoff_ms(budget: Budget, in_a_row: int) -> int:
+def backoff_ms(budget: Budget, in_a_row: int) -> int:
+    """How long a restart waits that is the n-th of this budget without a commit between them."""
     doublings = in_a_row - 1 - _IMMEDIATE[budget]
     if doublings < 0:
         return 0

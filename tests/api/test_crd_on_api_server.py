@@ -12,6 +12,7 @@ import yaml
 
 from localcluster.cluster import Cluster
 from localcluster.kubeapi import ApiError
+from tests.specs import OWN_PROGRAM
 from tpujob_operator.api.models import MAX_NAME, InvalidJobError, parse_job
 from tpujob_tpu.catalogue import USABLE
 
@@ -94,6 +95,26 @@ _BAD: list[tuple[str, Object, str]] = [
         {"slices": 2, "elastic": {"minSlices": 3}},
         "elastic.minSlices must not be above slices",
     ),
+    (
+        "bundled trainer, recreated",
+        {"recovery": {"pods": "Recreate"}},
+        "recovery.pods Recreate is for programs in a template",
+    ),
+    (
+        "spares, recreated",
+        {**OWN_PROGRAM, "recovery": {"pods": "Recreate"}, "spares": 1},
+        "spares and elastic have no use: leave them out, or recover InPlace",
+    ),
+    (
+        "hangs, recreated",
+        {**OWN_PROGRAM, "recovery": {"pods": "Recreate"}, "health": {"hang": {"factor": 6}}},
+        "need the agent, which recovery.pods Recreate does without",
+    ),
+    (
+        "preload, recreated",
+        {**OWN_PROGRAM, "recovery": {"pods": "Recreate", "preload": ["jax"]}},
+        "recovery.preload is for the agent",
+    ),
     ("too many spares", {"slices": 1024, "spares": 1}, "must not be above 1024"),
     ("goodput in percent", {"objectives": {"goodput": 95}}, "less than or equal to 1"),
     ("no program", {"trainer": None}, "exactly one of template"),
@@ -171,6 +192,12 @@ def test_bad_templates_are_refused(
 ) -> None:
     """A template in which nobody can be wrapped is refused at admission."""
     assert words in server.refusal(make_templated(*containers))
+
+
+def test_program_that_nobody_wraps_needs_no_command(server: Server, make_templated: Make) -> None:
+    """With recovery.pods Recreate the entry point of the image will do."""
+    job = make_templated({"name": "a", "image": "i"}, recovery={"pods": "Recreate"})
+    assert server.create(job)["spec"] == parse_job(job).spec.to_json()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.core.histories import event, loss, start
 from tests.core.stories import told
 from tests.core.world import START_MS, World, job_object
+from tests.specs import OWN_PROGRAM
 from tpujob_agent.notices import Notice
 from tpujob_agent.protocol import Cause, EventKind
 from tpujob_operator.core.kinds import JOB_SET, POD
@@ -100,8 +101,15 @@ def _change_spec(world: World) -> None:
     world.obj["spec"]["slices"] = 3 - world.obj["spec"]["slices"]
 
 
+def _change_recovery(world: World) -> None:
+    others = {"InPlace": "Recreate", "Recreate": "InPlace"}
+    now = world.obj["spec"].get("recovery", {"pods": "InPlace"})["pods"]
+    world.obj["spec"]["recovery"] = {"pods": others[now]}
+
+
 HAPPENINGS: tuple[Happening, ...] = (
     _change_spec,
+    _change_recovery,
     _suspend,
     _resume,
     _run_pods,
@@ -156,7 +164,7 @@ def _play(world: World, story: list[tuple[Happening, int, int | None]]) -> None:
 @given(STORIES)
 def test_every_story_comes_to_rest(story: list[tuple[Happening, int, int | None]]) -> None:
     """After any story the second plan is empty, and all invariants held on the way."""
-    world = World(obj=job_object())
+    world = World(obj=job_object(**OWN_PROGRAM))
     _play(world, story)
     world.has_jobset = True
     world.now_ms += 700_000
@@ -173,7 +181,7 @@ def test_operator_restart_changes_no_decision(
     story: list[tuple[Happening, int, int | None]], cut: int
 ) -> None:
     """An operator that starts anew at rest plans nothing but the repair of what it cannot see."""
-    world = World(obj=job_object())
+    world = World(obj=job_object(**OWN_PROGRAM))
     _play(world, story[:cut])
     world.has_jobset = True
     world.now_ms += 700_000

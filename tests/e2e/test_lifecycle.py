@@ -110,6 +110,37 @@ def test_changed_program_goes_on_from_the_checkpoint(jobs: Jobs) -> None:
     assert_adds_up(status)
 
 
+_FAILS_ONCE = """
+import os, socket, sys, time
+leader = os.environ["JAX_COORDINATOR_ADDRESS"].partition(":")[0]
+while True:
+    try:
+        socket.getaddrinfo(leader, None)
+        break
+    except OSError:
+        time.sleep(0.2)
+if os.environ["TPUJOB_ATTEMPT"] == "1":
+    if os.environ["JAX_PROCESS_ID"] == "1":
+        sys.exit("no luck this time")
+    time.sleep(1_000_000)
+"""
+
+
+def test_program_that_is_not_wrapped_is_made_anew(jobs: Jobs) -> None:
+    """Without an agent the loss of a pod makes another attempt, which succeeds when all have."""
+    template = jobs.template("python", "-c", _FAILS_ONCE)
+    template["spec"]["terminationGracePeriodSeconds"] = 1  # of a process 1 that ignores SIGTERM
+    jobs.create("j", template, recovery={"pods": "Recreate"})
+    status = jobs.wait_state("j", *ENDED)
+    assert status["state"] == "Succeeded", jobs.story("j")
+    assert (status["attempt"], status["restarts"]) == (2, 1)
+    [incident] = status["incidents"]
+    assert (incident["cause"], incident["rung"], incident["worker"]) == ("userError", "R3", 1)
+    assert "no luck this time" in incident["message"]
+    assert_adds_up(status)
+    assert jobs.find(SERVICE, "j-coordinator") is None
+
+
 def test_deleted_job_leaves_nothing(jobs: Jobs) -> None:
     """A job deleted while it trains takes all its objects with it."""
     jobs.train("j")

@@ -31,11 +31,12 @@ from tpujob_operator.core.manifests.shape import changed_fields, shape
 from tpujob_operator.core.suspects import Avoided
 
 GOLDEN = Path(__file__).parent / "golden"
+NAMES = ("demo", "own-program", "llama3-8b", "recreated-program")
 KUBERNETES = "1.36.0"
 MakeJob = Callable[..., TPUTrainingJob]
 
 
-@pytest.mark.parametrize("name", ["demo", "own-program", "llama3-8b"])
+@pytest.mark.parametrize("name", NAMES)
 def test_golden(name: str, example: MakeJob, options: ManifestOptions) -> None:
     """The objects of the examples are those that were reviewed (UPDATE_GOLDEN=1 writes them)."""
     made = yaml.safe_dump_all(build(example(name), attempt=1, options=options), sort_keys=False)
@@ -57,17 +58,17 @@ def test_snapshots_get_memory_that_outlives_the_process(
     assert environment_of(trainer)[Env.SNAPSHOT_DIR] == mounts["tpujob-snapshots"]
 
 
-@pytest.mark.parametrize("name", ["demo", "own-program", "llama3-8b"])
+@pytest.mark.parametrize("name", NAMES)
 def test_objects_fit_kubernetes_schemas(
     name: str, example: MakeJob, options: ManifestOptions
 ) -> None:
     """Secret, Service and the Jobs of the JobSet have no field that Kubernetes does not know."""
-    secret, service, jobset = build(example(name), attempt=1, options=options)
+    *support, jobset = build(example(name), attempt=1, options=options)
     jobs = [
         {"apiVersion": "batch/v1", "kind": "Job", **copy.deepcopy(item["template"])}
         for item in jobset["spec"]["replicatedJobs"]
     ]
-    for thing in (secret, service, *jobs):
+    for thing in (*support, *jobs):
         kubernetes_validate.validate(thing, KUBERNETES, strict=True)
 
 

@@ -13,7 +13,7 @@ from tests.conftest import make_namespace
 from tests.operator.nodes import make_node, remove_node, renew_lease, tpu_labels
 from tests.operator.rig import NODE, Jobs, OperatorProcess, running
 
-_NAMESPACES = 24
+_NAMESPACES = 32
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -24,6 +24,7 @@ Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
 #: Of a field whose own fields have defaults.
 EMPTY: dict[str, Any] = {"default": {}}
+MAKES_ATTEMPT = " A change makes a new attempt, which resumes from a checkpoint made before."
 NEXT_ATTEMPT = " A change takes effect at the next attempt."
 
 

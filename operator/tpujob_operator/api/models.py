@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-from tpujob_operator.api import provisioning
+from tpujob_operator.api import provisioning, recovery
 from tpujob_operator.api.base import API_VERSION, KIND, Model, OpenModel, Timestamp, rule, rules
 from tpujob_operator.api.checkpoints import (
     DIRECTORY_PATTERN,
@@ -163,7 +163,7 @@ def _problems(job: TPUTrainingJob) -> list[str]:
         found.append("spec: give exactly one of template and trainer")
     if spec.trainer and not spec.checkpoint:
         found.append("spec.checkpoint: trainer needs checkpoint.directory")
-    found += _elastic_problems(spec)
+    found += _elastic_problems(spec) + recovery.problems(spec)
     found += _template_problems(spec) + _checkpoint_problems(spec) + _health_problems(spec)
     return found
 
@@ -227,7 +227,7 @@ def _template_problems(spec: JobSpec) -> list[str]:
     except ValueError as error:
         return [f"{path}.containers: {error}"]
     found = _reserved(path, pod)
-    if not trainer.get("command"):
+    if not (trainer.get("command") or spec.recovery.recreates_pods):
         found.append(
             f"{path}.containers: container {trainer['name']} trains and needs a command: the agent "
             "runs it and cannot see the entrypoint of an image"

@@ -106,7 +106,7 @@ class Container(OpenModel):
     command: list[str] | None = Field(
         default=None,
         description="Command. The trainer's container must have one, because the agent runs it "
-        "and cannot see the entrypoint of an image.",
+        "and cannot see the entrypoint of an image; with recovery.pods Recreate it need not.",
     )
     args: list[str] | None = Field(default=None, description="Arguments of the command.")
     env: EnvVars | None = Field(default=None, description="Environment variables.")
@@ -183,11 +183,5 @@ TEMPLATE_RULES = rules(
         f"size(self.spec.containers) <= 1"
         f" || self.spec.containers.exists(c, c.name == '{TRAINER_CONTAINER}')",
         f"which container trains? There are several: name one of them {TRAINER_CONTAINER}",
-    ),
-    rule(
-        f"self.spec.containers.all(c, (c.name != '{TRAINER_CONTAINER}'"
-        " && size(self.spec.containers) > 1) || (has(c.command) && size(c.command) > 0))",
-        "the container that trains needs a command: the agent runs it and cannot see "
-        "the entrypoint of an image",
     ),
 )

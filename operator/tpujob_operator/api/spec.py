@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from tpujob_agent.protocol import StragglerAction
-from tpujob_operator.api.base import EMPTY, NEXT_ATTEMPT, Model, rule, rules
+from tpujob_operator.api.base import EMPTY, MAKES_ATTEMPT, NEXT_ATTEMPT, Model, rule, rules
 from tpujob_operator.api.checkpoints import Checkpoint
 from tpujob_operator.api.podtemplate import (
     TEMPLATE_RULES,
@@ -19,6 +19,7 @@ from tpujob_operator.api.podtemplate import (
     Volumes,
 )
 from tpujob_operator.api.provisioning import FLEX_START_RULE, ProvisioningSpec
+from tpujob_operator.api.recovery import HANG_FACTOR, HANG_MIN_S, RECREATION_RULES, Recovery
 from tpujob_operator.api.slicerules import SLICE_RULES
 from tpujob_tpu.catalogue import TOPOLOGY_PATTERN
 from tpujob_tpu.generations import GENERATIONS
@@ -28,7 +29,6 @@ _MAX_TOPOLOGY = 11
 MAX_SLICES = 1024
 _LABEL_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _OPEN: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
-_MAKES_ATTEMPT = " A change makes a new attempt, which resumes from a checkpoint made before."
 
 Accelerator = enum.StrEnum("Accelerator", {g.name: g.name for g in GENERATIONS})  # type: ignore[misc] # the catalogue is the source
 
@@ -69,54 +69,17 @@ class Trainer(Model):
     )
 
 
-def _budget(default: int, what: str) -> Any:
-    return Field(default=default, ge=-1, description=f"{what} -1: no limit.")
-
-
-class Budgets(Model):
-    """Restarts allowed per kind of cause."""
-
-    user_error: int = _budget(3, "Restarts after a program that ended with an error of its own.")
-    process: int = _budget(20, "Restarts after a killed, crashed or hung trainer process.")
-    infrastructure: int = _budget(-1, "Restarts after lost, drained or preempted hosts.")
-    straggler: int = _budget(
-        3,
-        "Restarts for hosts that hold up the others; when they are spent, those are told only.",
-    )
-    no_progress: int = _budget(
-        5, "Restarts in a row without a newly committed checkpoint, whatever the cause."
-    )
-
-
-class Recovery(Model):
-    """How a job recovers."""
-
-    budgets: Budgets = Field(
-        default_factory=Budgets,
-        description="Restarts allowed per kind of cause; a job whose budget is spent fails. "
-        "A change holds from then on; what has been used stays used.",
-        json_schema_extra=EMPTY,
-    )
-    preload: list[str] | None = Field(
-        default=None,
-        max_length=64,
-        description="Python modules the agent imports once; every start of the trainer is a fork "
-        "that has them already. Default: jax, flax, optax and orbax.checkpoint where the image "
-        "has them; for the bundled trainer what it needs." + _MAKES_ATTEMPT,
-    )
-
-
 class Hang(Model):
     """When a trainer counts as hung: all stacks are collected, and it is restarted."""
 
     min_seconds: int = Field(
-        default=60,
+        default=HANG_MIN_S,
         ge=1,
         le=86_400,
         description="A step may take this long, whatever the pace of the job." + NEXT_ATTEMPT,
     )
     factor: int = Field(
-        default=5,
+        default=HANG_FACTOR,
         ge=2,
         le=1000,
         description="A step may take so many median steps." + NEXT_ATTEMPT,
@@ -227,6 +190,7 @@ class JobSpec(Model):
         json_schema_extra=rules(
             *SLICE_RULES,
             FLEX_START_RULE,
+            *RECREATION_RULES,
             rule(
                 "has(self.template) != has(self.trainer)",
                 "give exactly one of template (your own program) and trainer (the bundled one)",
@@ -255,12 +219,12 @@ class JobSpec(Model):
     )
     accelerator: Accelerator = Field(
         description="TPU generation, not a GKE label. v7 is tpu7x; v2 is not offered by GKE; "
-        "v8t and v8i are announced." + _MAKES_ATTEMPT,
+        "v8t and v8i are announced." + MAKES_ATTEMPT,
     )
     topology: str = Field(
         max_length=_MAX_TOPOLOGY,
         description="Shape of each slice in chips, such as 4x4 or 4x4x8. Hosts and chips follow "
-        "from it." + _MAKES_ATTEMPT,
+        "from it." + MAKES_ATTEMPT,
         json_schema_extra=rules(
             rule(
                 f"self.matches('{TOPOLOGY_PATTERN}')",
@@ -273,13 +237,13 @@ class JobSpec(Model):
         ge=1,
         le=MAX_SLICES,
         description="Number of slices, which talk to each other over the data centre network."
-        + _MAKES_ATTEMPT,
+        + MAKES_ATTEMPT,
     )
     spares: int = Field(
         default=0,
         ge=0,
         le=MAX_SLICES,
-        description="Idle slices that take over at once when one is lost." + _MAKES_ATTEMPT,
+        description="Idle slices that take over at once when one is lost." + MAKES_ATTEMPT,
     )
     elastic: Elastic | None = Field(
         default=None,
@@ -289,19 +253,19 @@ class JobSpec(Model):
     provisioning: ProvisioningSpec | None = Field(
         default=None,
         description="How the chips are bought; see docs/provisioning.md. Default: as a "
-        "template's node selector says, else any nodes of such slices." + _MAKES_ATTEMPT,
+        "template's node selector says, else any nodes of such slices." + MAKES_ATTEMPT,
     )
     template: PodTemplate | None = Field(
         default=None,
         description="Pod template of a program of your own, kept as it is but for these: the "
         "agent runs the command of the container that trains, which gets the chips of a host; node "
-        "selector and tolerations are completed; restartPolicy is OnFailure. Exactly one of "
-        "template and trainer is given." + _MAKES_ATTEMPT,
+        "selector and tolerations are completed; restartPolicy is the operator's. Exactly one of "
+        "template and trainer is given." + MAKES_ATTEMPT,
         json_schema_extra=TEMPLATE_RULES,
     )
     trainer: Trainer | None = Field(
         default=None,
-        description="The bundled trainer, instead of a template." + _MAKES_ATTEMPT,
+        description="The bundled trainer, instead of a template." + MAKES_ATTEMPT,
     )
     checkpoint: Checkpoint | None = Field(
         default=None, description="Checkpoints. Required with trainer."
@@ -322,7 +286,7 @@ class JobSpec(Model):
         min_length=1,
         max_length=63,
         description="Kueue's LocalQueue, in the job's namespace, that the job waits in for quota. "
-        "Default: it does not wait." + _MAKES_ATTEMPT,
+        "Default: it does not wait." + MAKES_ATTEMPT,
         json_schema_extra=rules(
             rule(
                 f"self.matches('{_LABEL_PATTERN}')",
@@ -334,7 +298,7 @@ class JobSpec(Model):
         default=None,
         min_length=1,
         max_length=253,
-        description="Priority class of the job's pods." + _MAKES_ATTEMPT,
+        description="Priority class of the job's pods." + MAKES_ATTEMPT,
     )
     suspend: bool = Field(
         default=False, description="Whether the job's pods are to be removed for now."

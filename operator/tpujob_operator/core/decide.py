@@ -39,6 +39,7 @@ from tpujob_operator.core.policies.progress import (
     report_silent_coordinator,
     report_training,
 )
+from tpujob_operator.core.policies.recreation import note_running_pods, restart_lost_world
 from tpujob_operator.core.policies.suspension import follow_suspend
 from tpujob_operator.core.policies.trouble import (
     report_pods_that_cannot_start,
@@ -67,6 +68,8 @@ POLICIES: tuple[Policy, ...] = (
     wait_for_jobset_kind,
     begin_first_attempt,
     blame_lost_pods,
+    note_running_pods,
+    restart_lost_world,
     explain_lost_hosts,
     watch_suspects,
     restart_failed_attempt,

@@ -11,7 +11,7 @@ from tpujob_agent.protocol import Event, EventKind
 from tpujob_operator.core.findings import Findings
 from tpujob_operator.core.incidents import Incidents
 from tpujob_operator.core.ledger import Ledger
-from tpujob_operator.core.observations import Observation
+from tpujob_operator.core.observations import FactKind, Observation
 from tpujob_operator.core.recoveries import Recoveries
 from tpujob_operator.core.stored import known_fields
 
@@ -174,7 +174,7 @@ class History:
 
 
 def _noted(history: History, seen: Observation) -> History:
-    if seen.kind is EventKind.GENERATION_STARTED:
+    if seen.kind in (EventKind.GENERATION_STARTED, FactKind.PODS_RUNNING):
         return dataclasses.replace(
             history, generation=int(seen.data["generation"]), hosts=int(seen.data["hosts"])
         )

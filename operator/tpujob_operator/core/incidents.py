@@ -122,22 +122,26 @@ class Incidents:
         if seen.kind in _CHANGES:
             change = _CHANGES[seen.kind]
             return self._map_open(lambda incident: change(incident, seen.data))
-        if seen.kind is EventKind.PROGRESS:
-            return self._recovered(int(seen.data["endedAtMs"]))
+        if seen.kind in (EventKind.PROGRESS, FactKind.PODS_RUNNING):
+            return self._recovered(int(seen.data.get("endedAtMs", seen.at_ms)))
         if seen.kind is EventKind.COMMITTED:
-            return dataclasses.replace(self._map(_committed), losses_without_commit=0)
+            return self._progressed()
         return self
 
+    def _progressed(self) -> Incidents:
+        return dataclasses.replace(self._map(_committed), losses_without_commit=0)
+
     def _lost(self, seen: Observation) -> Incidents:
+        before = self._progressed() if seen.data.get("isCalm") else self
         incident = _incident(seen)
         budget = BUDGET_OF_CAUSE.get(incident.cause)  # its coordinator minds those we do not know
-        spent = {budget: self.used.get(budget, 0) + 1} if budget else {}
+        spent = {budget: before.used.get(budget, 0) + 1} if budget else {}
         return dataclasses.replace(
-            self,
-            newest=(*self.newest, incident)[-NEWEST:],
-            used={**self.used, **spent},
-            counts=_counted(self.counts, incident, 1),
-            losses_without_commit=self.losses_without_commit + incident.is_without_progress,
+            before,
+            newest=(*before.newest, incident)[-NEWEST:],
+            used={**before.used, **spent},
+            counts=_counted(before.counts, incident, 1),
+            losses_without_commit=before.losses_without_commit + incident.is_without_progress,
         )
 
     def _explained(self, data: Mapping[str, Any]) -> Incidents:

@@ -57,6 +57,7 @@ class Ledger:
     phase: Phase = Phase.STARTING
     last_step: int = 0
     committed_step: int = 0
+    unseen: bool = False  # nobody tells the steps of the running world
     suspended: bool = False
     queued: bool = False  # for quota
     leaving: bool = False  # the attempt is told to save and go
@@ -218,9 +219,14 @@ class Ledger:
         )
 
     def leave_steps(self, at_ms: int, kind: TimeType | None = None) -> Ledger:
-        """Close whatever is open at ``at_ms``: step time as ``kind``, or as a step's rest."""
+        """Close whatever is open at ``at_ms``: step time as ``kind``, or as a step's rest.
+
+        Of a world whose steps nobody tells it is not known how much of it was of use.
+        """
         if not self.is_training:
             return self.advance(at_ms)
+        if self.unseen:
+            return self.book(at_ms, TimeType.UNATTRIBUTED)
         if kind is not None:
             return self.book(at_ms, kind)
         return self.close_steps(at_ms, Segment(self.last_step, self.last_step))
@@ -266,7 +272,21 @@ def _generation_started(ledger: Ledger, seen: Observation) -> Ledger:
         bound=True,
         complete=True,
         backoff_until_ms=0,
+        unseen=False,
     )
+
+
+def _pods_running(ledger: Ledger, seen: Observation) -> Ledger:
+    return _generation_started(ledger, seen).but(phase=Phase.TRAIN, unseen=True)
+
+
+def _attempt_failed(ledger: Ledger, seen: Observation) -> Ledger:
+    """A world of which no coordinator has told the end."""
+    if ledger.generation:
+        onset_ms = min(int(seen.data["onsetAtMs"]), seen.at_ms)
+        ledger = ledger.leave_steps(onset_ms, TimeType.UNATTRIBUTED).but(generation=0)
+        ledger = ledger.book(seen.at_ms, TimeType.DETECTION)
+    return ledger.advance(seen.at_ms).but(stopping=True)
 
 
 def _phase(ledger: Ledger, seen: Observation) -> Ledger:
@@ -344,6 +364,8 @@ def _attempt_started(ledger: Ledger, seen: Observation) -> Ledger:
 
 
 def _ended(ledger: Ledger, seen: Observation) -> Ledger:
+    if ledger.is_training and ledger.unseen and seen.kind is FactKind.SUCCEEDED:
+        ledger = ledger.book(seen.at_ms, TimeType.PRODUCTIVE)
     ledger = ledger.leave_steps(seen.at_ms)
     if seen.kind is FactKind.SUCCEEDED:  # nothing was lost, whether or not it was ever saved
         ledger = ledger.settle(max((s.last_step for s in ledger.unsettled), default=0))
@@ -385,6 +407,7 @@ _HANDLERS: dict[EventKind | FactKind, Callable[[Ledger, Observation], Ledger]] =
     EventKind.FINISHED: _stop,
     EventKind.GAVE_UP: _stop,
     FactKind.ATTEMPT_STARTED: _attempt_started,
+    FactKind.ATTEMPT_FAILED: _attempt_failed,
     # a step of the next attempt may take another time
     FactKind.ATTEMPT_LEFT: _setter(leaving=True, full_step_ms=0.0),
     FactKind.SUSPENDED: _paused(suspended=True),
@@ -394,6 +417,7 @@ _HANDLERS: dict[EventKind | FactKind, Callable[[Ledger, Observation], Ledger]] =
     FactKind.CHIPS_HELD: _chips_held,
     FactKind.PODS_BOUND: _setter(bound=True),
     FactKind.PODS_UNBOUND: _setter(bound=False),
+    FactKind.PODS_RUNNING: _pods_running,
     FactKind.SUCCEEDED: _ended,
     FactKind.FAILED: _ended,
 }

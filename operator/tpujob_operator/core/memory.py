@@ -60,6 +60,7 @@ class Memory:
     dead_nodes: tuple[Suspect, ...] = ()  # on which pods were deleted by force
     forgiven_ms: int = 0  # incidents before make no node suspect
     low_mfu_since_ms: int = 0  # 0: it is not low
+    ends_since_ms: int = 0  # of pods of an attempt without agents; 0: none has ended
 
     def replaced(self, name: str, now_ms: int) -> Memory:
         """The memory after the Job called ``name`` was deleted for a lost pod."""
@@ -92,6 +93,7 @@ class Memory:
             "deadNodes": suspects.to_json(self.dead_nodes),
             "forgivenMs": self.forgiven_ms,
             "lowMfuSinceMs": self.low_mfu_since_ms,
+            "endsSinceMs": self.ends_since_ms,
         }
 
     @classmethod
@@ -122,4 +124,5 @@ class Memory:
             dead_nodes=suspects.from_json(raw.get("deadNodes", ())),
             forgiven_ms=int(raw.get("forgivenMs", 0)),
             low_mfu_since_ms=int(raw.get("lowMfuSinceMs", 0)),
+            ends_since_ms=int(raw.get("endsSinceMs", 0)),
         )

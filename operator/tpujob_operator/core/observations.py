@@ -11,7 +11,7 @@ class FactKind(enum.StrEnum):
     """Kinds of facts that come from Kubernetes."""
 
     ATTEMPT_STARTED = "attemptStarted"  # attempt
-    # ATTEMPT_FAILED: cause, onsetAtMs, step, message; as of a loss
+    # ATTEMPT_FAILED: as of a loss, and isCalm: it ran for so long that it counts as progress
     ATTEMPT_FAILED = "attemptFailed"
     ATTEMPT_LEFT = "attemptLeft"  # it is told to save and go: for another spec or other nodes
     #: atMs, pod: which; cause, message: what it was; culprit: worker, node and pod, if another
@@ -23,6 +23,7 @@ class FactKind(enum.StrEnum):
     CHIPS_HELD = "chipsHeld"  # chips: of all worker pods that have a node
     PODS_BOUND = "podsBound"  # every worker pod has a node
     PODS_UNBOUND = "podsUnbound"
+    PODS_RUNNING = "podsRunning"  # generation, hosts: of an attempt without agents, all of them
     SUCCEEDED = "succeeded"
     FAILED = "failed"
 

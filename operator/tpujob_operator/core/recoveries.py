@@ -72,6 +72,8 @@ class Recoveries:
             return self if self.onset_ms else self._begun(onset_ms, before.closed)
         if seen.kind in (FactKind.SUSPENDED, FactKind.QUEUED):  # nobody waits for a step now
             return self._begun(0, {})
+        if seen.kind is FactKind.PODS_RUNNING and self.onset_ms:  # nobody tells more
+            return self._recovered(seen.at_ms, after)
         if seen.kind is EventKind.PROGRESS and self.onset_ms:
             return self._recovered(min(int(seen.data["endedAtMs"]), seen.at_ms), after)
         return self

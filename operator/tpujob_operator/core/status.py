@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from tpujob_agent.protocol import Cause
 from tpujob_operator.api import reasons
 from tpujob_operator.api.base import rfc3339
 from tpujob_operator.api.conditions import ConditionType, find_condition, set_condition
 from tpujob_operator.api.models import parse_status
 from tpujob_operator.api.status import Condition, ConditionStatus, JobStatus, Slices, State
 from tpujob_operator.core.cost import cost_view
-from tpujob_operator.core.incidents import Rung
+from tpujob_operator.core.incidents import Incident, Rung
 from tpujob_operator.core.plan import Note
 from tpujob_operator.core.policies.placement import suspects_of
 from tpujob_operator.core.policies.progress import REASON_OF_CAUSE, place_of
@@ -211,13 +212,19 @@ def _losses(situation: Situation, old: JobStatus) -> tuple[Note, ...]:
     return tuple(
         Note(
             REASON_OF_CAUSE[item.cause],
-            f"{place_of(item)}: {item.message or item.cause.value}. "
-            f"Training goes on from the last checkpoint at or before step {item.step}.",
+            f"{place_of(item)}: {item.message or item.cause.value}. {_answer(item)}",
             "Warning",
         )
         for item in newest
-        if item.rung is not Rung.ATTEMPT  # the condition has an event of its own
+        # the condition has an event of its own
+        if (item.rung, item.cause) != (Rung.ATTEMPT, Cause.COORDINATOR)
     )
+
+
+def _answer(incident: Incident) -> str:
+    if incident.rung is Rung.ATTEMPT:
+        return "All pods of the job are made anew."
+    return f"Training goes on from the last checkpoint at or before step {incident.step}."
 
 
 def _suspicions(situation: Situation, old: JobStatus) -> tuple[Note, ...]:

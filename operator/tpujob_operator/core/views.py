@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tpujob_agent.protocol import CoordinatorConfig, Env
 from tpujob_operator.api.base import parse_rfc3339
@@ -82,10 +82,25 @@ class View:
         return condition if condition and condition["status"] == "True" else None
 
 
+class Exit(NamedTuple):
+    """The end of a container that did not end well."""
+
+    at_ms: int  # to the second
+    code: int
+    message: str  # its last words
+    is_out_of_memory: bool  # and killed for it as a whole
+
+
 class JobSetView(View):
     """A JobSet: one attempt."""
 
     kind = JOB_SET
+
+    @property
+    def has_agents(self) -> bool:
+        """Whether agents run its programs, and a coordinator watches over them."""
+        replicated = self.obj["spec"].get("replicatedJobs", ())
+        return any(item["name"] == COORDINATOR for item in replicated)
 
     @property
     def avoided(self) -> tuple[str, ...]:
@@ -214,6 +229,12 @@ class PodView(View):
         return parse_rfc3339(told) if told else 0
 
     @property
+    def deletion_asked_ms(self) -> int:
+        """When somebody deleted it, to the second; 0: nobody has."""
+        grace_s = int(self.obj["metadata"].get("deletionGracePeriodSeconds") or 0)
+        return self.deletion_ends_ms - grace_s * 1000 if self.deletion_ends_ms else 0
+
+    @property
     def disruption(self) -> str:
         """Why Kubernetes itself ends the pod, as one word; empty: it does not."""
         return str((self._condition("DisruptionTarget") or {}).get("reason", ""))
@@ -271,6 +292,16 @@ class PodView(View):
         return max(times, default=0)
 
     @property
+    def bad_exit(self) -> Exit | None:
+        """The first of its containers that did not end well; nothing if all are well."""
+        status = self.obj.get("status", {})
+        containers = list(status.get("containerStatuses") or ())
+        if self.phase == "Failed":  # only then none of them is started again
+            containers += status.get("initContainerStatuses") or ()
+        ends = (container.get("state", {}).get("terminated") for container in containers)
+        return min((_exit(end) for end in ends if end and end.get("exitCode")), default=None)
+
+    @property
     def waiting(self) -> tuple[str, str] | None:
         """Reason and message of the first container that waits for something, or nothing."""
         status = self.obj.get("status", {})
@@ -283,6 +314,15 @@ class PodView(View):
             if waiting and waiting.get("reason"):
                 return str(waiting["reason"]), str(waiting.get("message", ""))
         return None
+
+
+def _exit(end: Mapping[str, Any]) -> Exit:
+    return Exit(
+        parse_rfc3339(end["finishedAt"]) if end.get("finishedAt") else 0,
+        int(end["exitCode"]),
+        str(end.get("message", "")),
+        (end.get("reason"), end["exitCode"]) == _OUT_OF_MEMORY,
+    )
 
 
 _V = TypeVar("_V", bound=View)

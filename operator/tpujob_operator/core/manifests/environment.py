@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from tpujob_agent.protocol import Env
+from tpujob_agent.protocol import JAX_PORT_BASE, Env
 from tpujob_operator.api.checkpoints import Checkpoint, IntervalPolicy
 from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.api.podtemplate import AGENT_DIR, SNAPSHOT_DIR
@@ -25,6 +25,9 @@ def variables(job: TPUTrainingJob, attempt: int, *, grace_s: int) -> list[dict[s
     """All variables, in an order in which later ones may refer to earlier ones."""
     return [
         *_identity(job, attempt),
+        *_access(job),
+        *_place(),
+        *_folders(),
         pods.variable(Env.GRACE_S, grace_s),
         *_trainer(job),
         *_tpu(job, attempt),
@@ -32,17 +35,38 @@ def variables(job: TPUTrainingJob, attempt: int, *, grace_s: int) -> list[dict[s
     ]
 
 
+def without_agent(job: TPUTrainingJob, attempt: int) -> list[dict[str, Any]]:
+    """Variables of a program that no agent runs: what the agent would tell it is here, too."""
+    return [
+        *_identity(job, attempt),
+        *_place(),
+        *_checkpoint(job),
+        *_tpu(job, attempt),
+        *_multislice(job, attempt),
+        *_jax(job, attempt),
+    ]
+
+
 def _identity(job: TPUTrainingJob, attempt: int) -> Iterator[dict[str, Any]]:
     yield pods.variable(Env.JOB, job.metadata.name)
     yield pods.variable(Env.NAMESPACE, job.metadata.namespace)
     yield pods.variable(Env.ATTEMPT, attempt)
+
+
+def _access(job: TPUTrainingJob) -> Iterator[dict[str, Any]]:
     yield pods.variable(Env.COORDINATOR, service.address(job))
     yield secret.token_variable(job, Env.TOKEN)
+
+
+def _place() -> Iterator[dict[str, Any]]:
     yield pods.field_variable(Env.SLICE, f"metadata.labels['{names.SLICE_INDEX_LABEL}']")
     yield pods.field_variable(Env.HOST, f"metadata.annotations['{names.HOST_INDEX_ANNOTATION}']")
     yield pods.field_variable(Env.POD_NAME, "metadata.name")
     yield pods.field_variable(Env.POD_IP, "status.podIP")
     yield pods.field_variable(Env.NODE_NAME, "spec.nodeName")
+
+
+def _folders() -> Iterator[dict[str, Any]]:
     yield pods.variable(Env.RUN_DIR, f"{AGENT_DIR}/run")
     yield pods.variable(Env.CACHE_DIR, f"{AGENT_DIR}/cache")
     yield pods.variable(Env.SNAPSHOT_DIR, SNAPSHOT_DIR)
@@ -55,13 +79,18 @@ def _trainer(job: TPUTrainingJob) -> Iterator[dict[str, Any]]:
     yield pods.variable(Env.HANG_FACTOR, spec.health.hang.factor)
     if spec.health.progress_pattern:
         yield pods.variable(Env.PROGRESS_PATTERN, _literal(spec.health.progress_pattern))
-    if spec.checkpoint:
-        yield pods.variable(Env.CHECKPOINT_DIR, _literal(spec.checkpoint.directory))
-        yield pods.variable(Env.CHECKPOINT_INTERVAL, interval(spec.checkpoint))
-        yield pods.variable(Env.CHECKPOINT_KEEP, spec.checkpoint.keep)
+    yield from _checkpoint(job)
     if spec.trainer:
         config = json.dumps(spec.trainer.config, sort_keys=True, separators=(",", ":"))
         yield pods.variable(Env.TRAINER_CONFIG, _literal(config))
+
+
+def _checkpoint(job: TPUTrainingJob) -> Iterator[dict[str, Any]]:
+    checkpoint = job.spec.checkpoint
+    if checkpoint:
+        yield pods.variable(Env.CHECKPOINT_DIR, _literal(checkpoint.directory))
+        yield pods.variable(Env.CHECKPOINT_INTERVAL, interval(checkpoint))
+        yield pods.variable(Env.CHECKPOINT_KEEP, checkpoint.keep)
 
 
 def _tpu(job: TPUTrainingJob, attempt: int) -> Iterator[dict[str, Any]]:
@@ -91,6 +120,19 @@ def _multislice(job: TPUTrainingJob, attempt: int) -> Iterator[dict[str, Any]]:
     yield pods.variable("MEGASCALE_SLICE_ID", f"$({Env.SLICE})")
     yield pods.variable("MEGASCALE_COORDINATOR_ADDRESS", leader)
     yield pods.variable("MEGASCALE_PORT", _MEGASCALE_PORT)
+
+
+def _jax(job: TPUTrainingJob, attempt: int) -> Iterator[dict[str, Any]]:
+    """Where the processes of an attempt find each other.
+
+    Number a process by slice and host where there are several slices: JAX does so by itself on
+    TPUs, and Kubernetes cannot add.
+    """
+    leader = names.worker_host(job.metadata.name, attempt, 0, 0)
+    yield pods.variable(Env.JAX_COORDINATOR_ADDRESS, f"{leader}:{JAX_PORT_BASE}")
+    yield pods.variable(Env.JAX_NUM_PROCESSES, job.spec.slices * job.shape.hosts)
+    if job.spec.slices == 1:
+        yield pods.variable(Env.JAX_PROCESS_ID, f"$({Env.HOST})")
 
 
 def interval(checkpoint: Checkpoint) -> str:

@@ -1,4 +1,4 @@
-"""The JobSet of an attempt: the coordinator and the slices."""
+"""The JobSet of an attempt: the slices, and the coordinator of their agents."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ def build(
 
     It is applied once: everything but ``suspend`` is immutable.
     """
+    has_agents = not job.spec.recovery.recreates_pods
     metadata = names.metadata(job, names.jobset(job.metadata.name, attempt), attempt)
     metadata["annotations"] = {names.SHAPE_ANNOTATION: shape(job)}
     if avoided.nodes:
@@ -45,12 +46,12 @@ def build(
             # The coordinator ends when the last world has finished, whatever else is pending.
             "successPolicy": {
                 "operator": "All",
-                "targetReplicatedJobs": [names.COORDINATOR],
+                "targetReplicatedJobs": [names.COORDINATOR if has_agents else names.SLICE],
             },
-            # Jobs never fail by themselves; if one does, the operator makes a new attempt.
+            # With agents Jobs never fail; if one does, the operator makes a new attempt.
             "failurePolicy": {"maxRestarts": 0},
             "replicatedJobs": [
-                _coordinator(job, attempt, options, budgets_used),
+                *([_coordinator(job, attempt, options, budgets_used)] if has_agents else []),
                 _slices(job, attempt, options, avoided),
             ],
         },
@@ -77,7 +78,9 @@ def _slices(
 ) -> dict[str, Any]:
     template = worker.pod_template(job, attempt, options, avoided)
     labels = names.labels(job.metadata.name, attempt, names.ROLE_WORKER)
-    made = pods.indexed_job(template, labels, pods=job.shape.hosts)
+    # Without agents nothing lost can be made up for within the attempt.
+    limit = 0 if job.spec.recovery.recreates_pods else pods.BACKOFF_LIMIT
+    made = pods.indexed_job(template, labels, pods=job.shape.hosts, backoff_limit=limit)
     if job.shape.hosts > 1:
         # One slice per node pool: half-scheduled slices would steal chips from each other.
         # Hosts of single-host slices share a pool and are exclusive by their chips.

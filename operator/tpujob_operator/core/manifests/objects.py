@@ -23,6 +23,8 @@ def build(
 ) -> list[dict[str, Any]]:
     """Secret, Service and JobSet, in the order in which they are to be applied.
 
+    A job without agents has a JobSet only.
+
     Secret and Service may be applied again at any time. The JobSet is applied
     once per attempt, afterwards only its ``spec.suspend`` can change.
 
@@ -33,8 +35,7 @@ def build(
         budgets_used: Restarts that earlier attempts have charged to each budget.
         avoided: Nodes that the worker pods keep away from.
     """
-    return [
-        secret.build(job, options),
-        service.build(job, attempt),
-        jobset.build(job, attempt, options, budgets_used or {}, avoided),
-    ]
+    made = jobset.build(job, attempt, options, budgets_used or {}, avoided)
+    if job.spec.recovery.recreates_pods:  # nobody is to be reached
+        return [made]
+    return [secret.build(job, options), service.build(job, attempt), made]

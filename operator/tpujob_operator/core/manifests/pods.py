@@ -61,16 +61,20 @@ def merged_by_name(
 
 
 def indexed_job(
-    template: Mapping[str, Any], labels: Mapping[str, str], *, pods: int
+    template: Mapping[str, Any],
+    labels: Mapping[str, str],
+    *,
+    pods: int,
+    backoff_limit: int = BACKOFF_LIMIT,
 ) -> dict[str, Any]:
-    """Template of a Job with a fixed number of pods that are never given up."""
+    """Template of a Job with a fixed number of pods; by default they are never given up."""
     return {
         "metadata": {"labels": dict(labels)},
         "spec": {
             "completionMode": "Indexed",
             "completions": pods,
             "parallelism": pods,
-            "backoffLimit": BACKOFF_LIMIT,
+            "backoffLimit": backoff_limit,
             "template": dict(template),
         },
     }

@@ -51,6 +51,8 @@ def _digests(job: TPUTrainingJob) -> dict[str, str]:
     )
     if job.spec.recovery.preload is not None:
         spec["recovery.preload"] = job.spec.recovery.preload
+    if job.spec.recovery.recreates_pods:
+        spec["recovery.pods"] = job.spec.recovery.pods.value
     return {name: _digest(value) for name, value in spec.items()}
 
 

@@ -44,13 +44,19 @@ def pod_template(
     grace_s = spec.setdefault(
         "terminationGracePeriodSeconds", SPOT_GRACE_S if is_spot else _GRACE_S
     )
-    _wrap(trainer, environment.variables(job, attempt, grace_s=grace_s))
+    has_agent = not job.spec.recovery.recreates_pods
+    if has_agent:
+        _wrap(trainer, environment.variables(job, attempt, grace_s=grace_s))
+    else:
+        _leave_as_it_is(trainer, environment.without_agent(job, attempt))
     _add_chips(trainer, job.shape.chips_per_host)
     _place(spec, job)
     _require(spec, [*_bought(job), *_suspected(job, avoided)])
-    spec["initContainers"] = [_agent_container(options), *(spec.get("initContainers") or [])]
-    spec["volumes"] = [*(spec.get("volumes") or []), *_volumes(job)]
-    spec["restartPolicy"] = "OnFailure"
+    if has_agent:
+        spec["initContainers"] = [_agent_container(options), *(spec.get("initContainers") or [])]
+        spec["volumes"] = [*(spec.get("volumes") or []), *_volumes(job)]
+    # Without an agent the end of one program is the end of the attempt.
+    spec["restartPolicy"] = "OnFailure" if has_agent else "Never"
     spec.setdefault("enableServiceLinks", False)
     if spec.get("hostNetwork"):  # Kubernetes' default would then not find Services
         spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
@@ -100,6 +106,12 @@ def _mark(metadata: dict[str, Any], job: TPUTrainingJob, attempt: int) -> None:
     ours = names.labels(job.metadata.name, attempt, names.ROLE_WORKER)
     metadata["labels"] = {**(metadata.get("labels") or {}), **ours}
     metadata["annotations"] = {**pods.STAY, **(metadata.get("annotations") or {})}
+
+
+def _leave_as_it_is(container: dict[str, Any], variables: Iterable[Mapping[str, Any]]) -> None:
+    """Give the command its environment, and have the kubelet keep its last words."""
+    container["env"] = pods.merged_by_name(variables, container.get("env") or [])
+    container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
 
 
 def _wrap(container: dict[str, Any], variables: Iterable[Mapping[str, Any]]) -> None:

@@ -24,7 +24,7 @@ def begin_first_attempt(situation: Situation) -> Outcome:
 def restart_failed_attempt(situation: Situation) -> Outcome:
     """Replace a JobSet that has failed by another attempt, within the budget."""
     jobset = situation.jobset
-    if jobset is None or jobset.failure is None:
+    if jobset is None or jobset.failure is None or not jobset.has_agents:
         return NOTHING
     memory = situation.memory
     committed = situation.history.progress.committed_step
@@ -47,7 +47,10 @@ def restart_failed_attempt(situation: Situation) -> Outcome:
     )
     return Outcome(
         actions=() if jobset.is_deleting else (Delete(jobset.ref, "the attempt has failed"),),
-        facts=(_failure(situation, jobset.failure), _backoff(situation, until_ms)),
+        facts=(
+            _failure(situation, jobset.failure),
+            backoff(situation, until_ms, Cause.COORDINATOR),
+        ),
         verdicts={ConditionType.RESTARTING: Verdict(True, reasons.ATTEMPT_FAILED, message)},
         memory=dataclasses.replace(
             memory,
@@ -107,6 +110,7 @@ def _failure(situation: Situation, message: str) -> Fact:
     return Fact(situation.now_ms, FactKind.ATTEMPT_FAILED, data)
 
 
-def _backoff(situation: Situation, until_ms: int) -> Event:
-    data = {"untilAtMs": until_ms, "cause": Cause.COORDINATOR.value}
+def backoff(situation: Situation, until_ms: int, cause: Cause) -> Event:
+    """The next attempt begins then at the earliest."""
+    data = {"untilAtMs": until_ms, "cause": cause.value}
     return Event(0, situation.now_ms, EventKind.BACKOFF, data)

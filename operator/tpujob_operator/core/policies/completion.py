@@ -19,7 +19,10 @@ def succeed_when_done(situation: Situation) -> Outcome:
     )
     if not is_done:
         return NOTHING
-    message = f"All trainers are done, after step {situation.history.progress.step}."
+    step = situation.history.progress.step
+    is_unseen = situation.job.spec.recovery.recreates_pods
+    unseen = "The programs of all hosts have ended well."
+    message = unseen if is_unseen else f"All trainers are done, after step {step}."
     return Outcome(
         facts=(fact(situation, FactKind.SUCCEEDED),),
         verdicts={ConditionType.SUCCEEDED: Verdict(True, reasons.COMPLETED, message)},
@@ -45,10 +48,15 @@ def fail_beyond_budgets(situation: Situation) -> Outcome:
     A coordinator counts for itself, and a new one begins with what it was told when
     the attempt was made: only here is everything counted.
     """
+    return over_budget(situation) if situation.history.ledger.generation else NOTHING
+
+
+def over_budget(situation: Situation) -> Outcome:
+    """The failure of a job that has had more restarts than it may; nothing if it has not."""
     incidents = situation.history.incidents
     counts = {**incidents.used, Budget.NO_PROGRESS: incidents.losses_without_commit}
     limits = situation.job.spec.recovery.budgets.to_json()
-    if not situation.history.ledger.generation or not incidents.newest:
+    if not incidents.newest:
         return NOTHING
     for budget, count in counts.items():
         limit = limits[budget.value]
@@ -97,7 +105,9 @@ def failed(situation: Situation, reason: str, message: str) -> Outcome:
     """
     checkpoint = situation.history.progress.committed_step
     resume = f"; it would resume from the checkpoint of step {checkpoint}" if checkpoint else ""
-    said = f"{message}{resume} (last step {situation.history.progress.step})."
+    is_unseen = situation.job.spec.recovery.recreates_pods
+    last = "" if is_unseen else f" (last step {situation.history.progress.step})"
+    said = f"{message}{resume}{last}."
     verdict = Verdict(True, reason, said)
     return Outcome(
         actions=tuple(

@@ -24,6 +24,7 @@ def replace_broken_jobs(situation: Situation) -> Outcome:
     jobset = situation.jobset
     is_calm = (
         jobset is None
+        or not jobset.has_agents
         or jobset.is_deleting
         or jobset.is_suspended
         or jobset.is_completed

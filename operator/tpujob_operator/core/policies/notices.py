@@ -28,7 +28,9 @@ _TAKEN = ("PreemptionByScheduler", "EvictionByEvictionAPI")
 def tell_coordinator(situation: Situation) -> Outcome:
     """Let the coordinator know which hosts leave or were taken, and what it may spend."""
     snapshot, epoch = situation.snapshot, situation.history.cursor.epoch
-    if not epoch or snapshot.silent_since_ms or situation.jobset is None:
+    if not epoch or snapshot.silent_since_ms:
+        return NOTHING
+    if situation.jobset is None or not situation.jobset.has_agents:
         return NOTHING
     nodes = {pod.node for pod in snapshot.workers if not pod.is_lost} & snapshot.nodes.keys()
     notices = tuple(

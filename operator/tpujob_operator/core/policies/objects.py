@@ -1,5 +1,6 @@
 """The objects of the current attempt exist."""
 
+from tpujob_agent.protocol import Event, EventKind
 from tpujob_operator.api import reasons
 from tpujob_operator.api.conditions import ConditionType
 from tpujob_operator.core.manifests import build
@@ -44,7 +45,7 @@ def ensure_objects(situation: Situation) -> Outcome:
         return NOTHING  # in its queue it would be started
     wait_ms = situation.memory.next_attempt_ms - situation.now_ms
     if wait_ms > 0:
-        return Outcome(requeue_after_s=wait_ms / 1000)
+        return Outcome(facts=_stopped(situation), requeue_after_s=wait_ms / 1000)
     return Outcome(
         actions=tuple(Apply(manifest) for manifest in _manifests(situation)),
         facts=(fact(situation, FactKind.ATTEMPT_STARTED, attempt=situation.attempt),),
@@ -65,6 +66,13 @@ def report_refusals(situation: Situation) -> Outcome:
         return NOTHING
     message = "; ".join(refusals) + ". The operator tries again, at growing intervals."
     return Outcome(verdicts={ConditionType.STALLED: Verdict(True, reasons.REFUSED, message)})
+
+
+def _stopped(situation: Situation) -> tuple[Event, ...]:
+    """What is waited for from now on is the back-off: nothing is left of the attempt before."""
+    if not situation.history.ledger.stopping:
+        return ()
+    return (Event(0, situation.now_ms, EventKind.GENERATION_STOPPED, {}),)
 
 
 def _manifests(situation: Situation) -> list[dict[str, object]]:

@@ -48,7 +48,7 @@ def report_training(situation: Situation) -> Outcome:
         return NOTHING
     ledger = situation.history.ledger
     is_training = ledger.is_training and not situation.history.incidents.open
-    verdicts = {ConditionType.READY: _ready(is_training=is_training)}
+    verdicts = {ConditionType.READY: _ready(situation, is_training=is_training)}
     if ConditionType.PROGRESSING not in situation.verdicts:
         verdicts[ConditionType.PROGRESSING] = _progressing(situation, is_training=is_training)
     return Outcome(verdicts=verdicts)
@@ -110,12 +110,14 @@ def report_missing_hosts(situation: Situation) -> Outcome:
     return Outcome(verdicts={ConditionType.DEGRADED: Verdict(True, reasons.HOSTS_MISSING, message)})
 
 
-def _ready(*, is_training: bool) -> Verdict:
+def _ready(situation: Situation, *, is_training: bool) -> Verdict:
     if is_training:
-        return Verdict(True, reasons.TRAINING, "All hosts train.")
+        is_unseen = situation.history.ledger.unseen
+        return Verdict(True, reasons.TRAINING, _UNSEEN if is_unseen else "All hosts train.")
     return Verdict(False, reasons.NOT_TRAINING, "No step is being trained right now.")
 
 
+_UNSEEN = "The programs of all hosts run; without an agent nobody tells their steps."
 _PHASES = {
     Phase.STARTING: "The trainers are starting.",
     Phase.INIT: "The trainers are finding each other and their devices.",
@@ -130,7 +132,7 @@ _PHASES = {
 def _progressing(situation: Situation, *, is_training: bool) -> Verdict:
     ledger = situation.history.ledger
     if is_training:
-        return Verdict(True, reasons.TRAINING, _PHASES[Phase.TRAIN])
+        return Verdict(True, reasons.TRAINING, _UNSEEN if ledger.unseen else _PHASES[Phase.TRAIN])
     if ledger.generation:
         return Verdict(True, reasons.STARTING, _PHASES[ledger.phase])
     if ledger.complete:

@@ -1,0 +1,307 @@
+"""What the operator decides about jobs whose programs no agent runs."""
+
+from typing import Any
+
+import pytest
+
+from tests.core.world import START_MS, Object, World, job_object
+from tests.specs import OWN_PROGRAM
+from tpujob_agent.notices import Notice
+from tpujob_agent.protocol import Cause
+from tpujob_operator.api.base import rfc3339
+from tpujob_operator.core.kinds import JOB, JOB_SET, POD
+from tpujob_operator.core.memory import CALM_MS
+from tpujob_operator.core.nodes import NodeView
+
+#: Between two looks at what has ended with an error.
+GATHER_MS = 2_000
+
+
+def settled(budgets: dict[str, int] | None = None, **spec: Any) -> World:
+    """A world in which a job of two hosts runs."""
+    recovery = {"pods": "Recreate", "budgets": budgets or {}}
+    world = World(obj=job_object(**{**OWN_PROGRAM, "recovery": recovery, **spec}))
+    world.settle()
+    run(world)
+    return world
+
+
+def run(world: World) -> None:
+    """All pods get nodes, and run."""
+    world.run_pods()
+    world.now_ms += 5_000
+    world.settle()
+
+
+def end(world: World, host: int, code: int, after_ms: int = 0, **terminated: Any) -> None:
+    """The program of a host ends."""
+    at = rfc3339(world.now_ms + after_ms)
+    state = {"terminated": {"exitCode": code, "finishedAt": at, **terminated}}
+    phase = "Failed" if code else "Succeeded"
+    pod = pod_of(world, host)
+    pod["status"] = {"phase": phase, "containerStatuses": [{"name": "main", "state": state}]}
+
+
+def take(world: World, host: int, reason: str = "", after_ms: int = 0) -> None:
+    """Kubernetes deletes the pod of a host, with a grace period of 30 s."""
+    pod = pod_of(world, host)
+    asked_ms = world.now_ms + after_ms
+    pod["metadata"] |= {
+        "deletionTimestamp": rfc3339(asked_ms + 30_000),
+        "deletionGracePeriodSeconds": 30,
+    }
+    if reason:
+        disruption = {"type": "DisruptionTarget", "status": "True", "reason": reason}
+        pod["status"]["conditions"] = [disruption]
+
+
+def pod_of(world: World, host: int) -> Object:
+    """The pod of a host: each slice has one."""
+    return world.pod(f"j-{world.status['attempt']}-slice-{host}")
+
+
+def lose(world: World) -> dict[str, Any]:
+    """Let the operator see what has happened, gather and decide; the newest incident."""
+    world.settle()
+    world.now_ms += GATHER_MS
+    world.step()
+    found: dict[str, Any] = world.status["incidents"][-1]
+    return found
+
+
+def test_pods_are_all_there_is() -> None:
+    """The job runs when all pods do, without a coordinator; nobody claims to know its steps."""
+    world = settled()
+    assert list(world.objects[JOB]) == ["j-1-slice-0", "j-1-slice-1"]
+    assert world.applied_ms == 0  # neither Secret nor Service
+    assert world.status["state"] == "Running"
+    assert world.condition("Ready") == ("True", "Training")
+    assert "nobody tells their steps" in world.message("Ready")
+    assert world.status["goodput"]["unsettledSeconds"] == 0
+    world.now_ms += 60_000
+    world.end_jobset("Completed")
+    world.settle()
+    assert world.status["state"] == "Succeeded"
+    assert world.message("Succeeded") == "The programs of all hosts have ended well."
+    seconds = world.status["goodput"]["seconds"]
+    assert seconds["productive"] == pytest.approx(60)
+    assert seconds["unattributed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "terminated", "cause", "words"),
+    [
+        (1, {"message": "ValueError: no data\n"}, "userError", "code 1; its last output:\nValue"),
+        (137, {"reason": "Error"}, "process", "killed by SIGKILL"),
+        (137, {"reason": "OOMKilled"}, "process", "out of memory (OOMKilled): killed by SIGKILL"),
+        (139, {}, "process", "crashed with SIGSEGV"),
+        (65, {}, "checkpoint", "no readable checkpoint"),
+        (70, {}, "hang", "stalled"),
+    ],
+)
+def test_ends_have_the_causes_that_agents_would_give(
+    code: int, terminated: dict[str, Any], cause: str, words: str
+) -> None:
+    """Exit codes and signals mean the same with and without an agent; a new attempt follows."""
+    world = settled()
+    end(world, 1, code, **terminated)
+    incident = lose(world)
+    assert (incident["cause"], incident["rung"], incident["slice"]) == (cause, "R3", 1)
+    assert words in incident["message"]
+    assert world.deleted == ["JobSet j-1"]
+    assert world.condition("Restarting")[0] == "True"
+    world.rest()
+    assert list(world.objects[JOB_SET]) == ["j-2"]
+    run(world)
+    assert world.condition("Restarting")[0] == "False"
+    assert world.status["incidents"][0]["recoveredAfterSeconds"] > 0
+    assert (world.status["attempt"], world.status["restarts"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("reason", "notice", "cause"),
+    [
+        ("", None, "preemption"),  # deleted by somebody
+        ("EvictionByEvictionAPI", None, "preemption"),
+        ("PreemptionByScheduler", None, "preemption"),
+        ("DeletionByTaintManager", None, "node"),
+        ("EvictionByEvictionAPI", Cause.MAINTENANCE, "maintenance"),
+    ],
+)
+def test_pods_that_are_taken_spend_nothing_of_the_users(
+    reason: str, notice: Cause | None, cause: str
+) -> None:
+    """Deletion, eviction and lost nodes are infrastructure, however often they come."""
+    world = settled()
+    if notice:
+        announced = Notice("node", notice, 0, "it goes")
+        world.nodes["node"] = NodeView("node", "u", START_MS, notice=announced)
+    take(world, 0, reason)
+    incident = lose(world)
+    assert incident["cause"] == cause
+    used = {name: item["used"] for name, item in world.status["budgets"].items() if item["used"]}
+    assert used == {"infrastructure": 1} | ({"noProgress": 1} if cause == "node" else {})
+
+
+def test_kubelet_that_refuses_a_pod_is_no_error_of_the_user() -> None:
+    """A pod that fails without a container that has run was refused by its node."""
+    world = settled()
+    pod_of(world, 0)["status"] = {"phase": "Failed", "reason": "UnexpectedAdmissionError"}
+    incident = lose(world)
+    assert (incident["cause"], incident["node"]) == ("node", "node")
+    assert "UnexpectedAdmissionError" in incident["message"]
+
+
+def test_peers_that_fail_are_not_the_cause() -> None:
+    """Programs whose peer was killed exit with an error of their own, and may be seen first."""
+    world = settled(budgets={"userError": 0})
+    end(world, 0, 1, after_ms=1_000)
+    world.step()
+    end(world, 1, 137)
+    incident = lose(world)
+    assert (incident["cause"], incident["slice"]) == ("process", 1)
+    assert world.condition("Failed")[0] == "False"
+
+
+@pytest.mark.parametrize(("after_ms", "cause"), [(2_000, "userError"), (-2_000, "preemption")])
+def test_pods_deleted_after_an_end_are_its_consequence(after_ms: int, cause: str) -> None:
+    """The Job controller deletes what is left of a Job that has failed; a drain comes first."""
+    world = settled()
+    end(world, 0, 1)
+    take(world, 1, after_ms=after_ms)
+    assert lose(world)["cause"] == cause
+
+
+def test_pod_that_vanished_is_missed() -> None:
+    """Deleted by force, or with its Job: the attempt is broken, whoever makes it anew."""
+    world = settled()
+    found = world.objects[JOB]["j-1-slice-1"]
+    world.remove(JOB, "j-1-slice-1", found["metadata"]["uid"])
+    world.controllers()
+    incident = lose(world)
+    assert (incident["cause"], incident["message"]) == ("node", "a pod is gone")
+    assert world.deleted == ["JobSet j-1"]
+
+
+def test_failed_jobset_is_an_end() -> None:
+    """Lost while the operator was away: nothing but JobSet's word is left of it."""
+    world = World(obj=job_object(**OWN_PROGRAM, recovery={"pods": "Recreate"}))
+    world.settle()
+    world.end_jobset("Failed", "jobset failed due to one or more job failures")
+    incident = lose(world)
+    assert (incident["cause"], incident["rung"]) == ("node", "R3")
+    assert "job failures" in incident["message"]
+
+
+def test_spent_budget_ends_the_job() -> None:
+    """The loss that spends a budget ends the job, with the program's words and what to do."""
+    world = settled(budgets={"userError": 1})
+    end(world, 0, 1)
+    lose(world)
+    world.rest()
+    run(world)
+    end(world, 0, 2, message="KeyError: 'x'")
+    lose(world)
+    assert world.condition("Failed") == ("True", "BudgetSpent")
+    message = world.message("Failed")
+    assert "budget userError spent: 2 restarts, 1 allowed" in message
+    assert "KeyError" in message
+    assert message.endswith("Correct the program and create the job again.")
+    world.rest()
+    assert not world.objects[JOB_SET]
+
+
+@pytest.mark.parametrize(("run_ms", "state"), [(CALM_MS, "Recovering"), (1_000, "Failed")])
+def test_ten_minutes_count_as_progress(run_ms: int, state: str) -> None:
+    """Nobody tells of checkpoints: a world that has run for so long is no restart in vain."""
+    world = settled(budgets={"noProgress": 1})
+    for _ in range(2):
+        world.now_ms += run_ms
+        end(world, 0, 137)
+        lose(world)
+        if world.status["attempt"] == 2:
+            world.rest()
+            run(world)
+    assert world.status["state"] == state
+
+
+def test_restarts_wait_ever_longer() -> None:
+    """Errors of the program that come one after the other are answered more slowly."""
+    world = settled(budgets={"userError": -1, "noProgress": -1})
+    waits = []
+    for _ in range(4):
+        end(world, 0, 1)
+        lose(world)
+        waits.append(world.memory.next_attempt_ms - world.now_ms)
+        world.rest()
+        run(world)
+    assert waits == [0, 1_000, 2_000, 4_000]
+    assert world.status["goodput"]["seconds"]["backoff"] == pytest.approx(7, abs=0.5)
+
+
+def test_lost_worlds_are_unattributed() -> None:
+    """Nobody can say how much of a lost world was saved; all else is told as ever."""
+    world = settled()
+    world.now_ms += 60_000
+    end(world, 0, 1)
+    lose(world)
+    world.now_ms += 3_000  # until the old pods are gone
+    world.rest()
+    world.now_ms += 10_000
+    run(world)
+    world.now_ms += 20_000
+    world.end_jobset("Completed")
+    world.settle()
+    goodput = world.status["goodput"]
+    seconds = goodput["seconds"]
+    assert seconds["unattributed"] == pytest.approx(60, abs=0.1)
+    assert seconds["detection"] == pytest.approx(2, abs=0.1)
+    assert seconds["teardown"] == pytest.approx(3, abs=0.1)
+    assert seconds["provisioning"] + seconds["image"] >= 10
+    assert seconds["productive"] == pytest.approx(20, abs=0.1)
+    assert seconds["rollback"] == 0
+    assert sum(seconds.values()) == pytest.approx(goodput["wallSeconds"])
+
+
+def test_suspended_job_has_lost_nothing() -> None:
+    """Suspension takes the pods of the attempt, and resumption brings it back."""
+    world = settled()
+    world.obj["spec"]["suspend"] = True
+    world.rest()
+    assert not world.objects[POD]
+    world.obj["spec"]["suspend"] = False
+    world.rest()
+    run(world)
+    assert world.status["state"] == "Running"
+    assert (world.status["attempt"], world.status["incidents"]) == (1, [])
+
+
+def test_next_attempt_avoids_a_node_that_kills() -> None:
+    """Two processes killed on one node make it suspect for the third attempt."""
+    world = settled()
+    for _ in range(2):
+        world.now_ms += 60_000
+        end(world, 0, 137)
+        lose(world)
+        world.rest()
+        if world.status["attempt"] == 2:
+            run(world)
+    assert [node["name"] for node in world.status["nodes"]["suspected"]] == ["node"]
+    annotations = world.objects[JOB_SET]["j-3"]["metadata"]["annotations"]
+    assert annotations["tpujob.dev/avoided-nodes"] == "node"
+
+
+@pytest.mark.parametrize("before", ["InPlace", "Recreate"])
+def test_either_way_becomes_the_other(before: str) -> None:
+    """A changed spec.recovery.pods makes a new attempt, and is no incident."""
+    world = World(obj=job_object(**OWN_PROGRAM, recovery={"pods": before}))
+    world.settle()
+    run(world)
+    after = "Recreate" if before == "InPlace" else "InPlace"
+    world.obj["spec"]["recovery"] = {"pods": after}
+    world.rest()
+    run(world)
+    assert world.status["incidents"] == []
+    has_coordinator = "j-2-coordinator-0" in world.objects[JOB]
+    assert has_coordinator == (after == "InPlace")
+    assert "SpecChanged" in world.notes
