@@ -263,6 +263,18 @@ def test_lost_worlds_are_unattributed() -> None:
     assert sum(seconds.values()) == pytest.approx(goodput["wallSeconds"])
 
 
+def test_kubelets_with_other_clocks_bend_no_time() -> None:
+    """An end that a kubelet dates into the future is one of now."""
+    world = settled()
+    world.now_ms += 60_000
+    end(world, 0, 137, after_ms=30_000)
+    lose(world)
+    goodput = world.status["goodput"]
+    assert goodput["seconds"]["unattributed"] == pytest.approx(60, abs=0.1)
+    total = sum(goodput["seconds"].values()) + goodput["unsettledSeconds"]
+    assert total == pytest.approx(goodput["wallSeconds"])
+
+
 def test_suspended_job_has_lost_nothing() -> None:
     """Suspension takes the pods of the attempt, and resumption brings it back."""
     world = settled()

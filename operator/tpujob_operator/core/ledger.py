@@ -23,20 +23,10 @@ from tpujob_operator.core.chips import Chips
 from tpujob_operator.core.observations import FactKind, Observation
 from tpujob_operator.core.segments import Segment, compact, split
 from tpujob_operator.core.stored import known_fields, known_word
-from tpujob_operator.core.timetypes import TimeType, TimeView, booked
+from tpujob_operator.core.timetypes import TYPE_OF_PHASE, TimeType, TimeView, booked
 
-_TYPE_OF_PHASE: dict[Phase, TimeType] = {
-    Phase.STARTING: TimeType.RUNTIME_INIT,
-    Phase.INIT: TimeType.RUNTIME_INIT,
-    Phase.RESTORE: TimeType.RESTORE,
-    Phase.COMPILE: TimeType.COMPILE,
-    Phase.SETUP: TimeType.SETUP,
-    Phase.FINISHING: TimeType.CHECKPOINT_STALL,
-}
 #: A phase that only other versions know is neither steps nor anything else that has a name.
 _phase_of = functools.partial(known_word, Phase, otherwise=Phase.SETUP)
-#: Weight of the newest stretch of steps in the mean step time of whole worlds.
-_SMOOTHING = 0.1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -102,7 +92,7 @@ class Ledger:
         if self.backoff_until_ms > self.cursor_ms:
             return TimeType.BACKOFF
         if self.generation:
-            return _TYPE_OF_PHASE.get(self.phase, TimeType.PRODUCTIVE)
+            return TYPE_OF_PHASE.get(self.phase, TimeType.PRODUCTIVE)
         before = TimeType.IMAGE if self.bound else TimeType.PROVISIONING
         return TimeType.RUNTIME_INIT if self.complete else before
 
@@ -161,32 +151,23 @@ class Ledger:
         return 0 < self.slices < self.wanted_slices
 
     def judge(self, segment: Segment) -> Segment:
-        """In a small world only what the steps take in a whole one is productive.
-
-        While that has not been measured, a world is taken to be as fast as it has slices.
-        """
+        """In a small world only what the steps take in a whole one is productive."""
         if not self.is_small:
             return segment
-        steps = segment.last_step - segment.first_step + 1
-        measured_ms = steps * self.full_step_ms
-        ideal_ms = segment.productive_ms * self.slices / self.wanted_slices
-        return segment.with_productive(measured_ms or ideal_ms)
+        return segment.judged(self.full_step_ms, self.slices / self.wanted_slices)
 
     def measure(self, segment: Segment) -> Ledger:
         """Learn from steps how long one takes in a world of the wanted size."""
         is_rest = segment.first_step <= self.last_step  # of a step that was not finished
         if self.is_small or is_rest or not segment.productive_ms:
             return self
-        steps = segment.last_step - segment.first_step + 1
-        newest_ms, mean_ms = segment.productive_ms / steps, self.full_step_ms
-        mean_ms = mean_ms + _SMOOTHING * (newest_ms - mean_ms) if mean_ms else newest_ms
-        return self.but(full_step_ms=mean_ms)
+        return self.but(full_step_ms=segment.mean_step_ms(self.full_step_ms))
 
     def close_steps(self, to_ms: int, segment: Segment) -> Ledger:
         """End the open step interval at ``to_ms`` with the waits that ``segment`` tells of."""
         span = max(0, to_ms - self.cursor_ms)
-        bounded = self.judge(segment.stretched_to(span))
         chip_ms, chips = self.chips.take(to_ms) if span else (0, self.chips)
+        bounded = self.judge(segment.stretched_to(span))
         held = dataclasses.replace(bounded, chip_ms=chip_ms)
         return self.measure(bounded).but(
             unsettled=compact((*self.unsettled, held)) if span else self.unsettled,
@@ -219,13 +200,10 @@ class Ledger:
         )
 
     def leave_steps(self, at_ms: int, kind: TimeType | None = None) -> Ledger:
-        """Close whatever is open at ``at_ms``: step time as ``kind``, or as a step's rest.
-
-        Of a world whose steps nobody tells it is not known how much of it was of use.
-        """
+        """Close whatever is open at ``at_ms``: step time as ``kind``, or as a step's rest."""
         if not self.is_training:
             return self.advance(at_ms)
-        if self.unseen:
+        if self.unseen:  # nobody can say how much of it was of use
             return self.book(at_ms, TimeType.UNATTRIBUTED)
         if kind is not None:
             return self.book(at_ms, kind)
@@ -281,12 +259,10 @@ def _pods_running(ledger: Ledger, seen: Observation) -> Ledger:
 
 
 def _attempt_failed(ledger: Ledger, seen: Observation) -> Ledger:
-    """A world of which no coordinator has told the end."""
-    if ledger.generation:
-        onset_ms = min(int(seen.data["onsetAtMs"]), seen.at_ms)
-        ledger = ledger.leave_steps(onset_ms, TimeType.UNATTRIBUTED).but(generation=0)
-        ledger = ledger.book(seen.at_ms, TimeType.DETECTION)
-    return ledger.advance(seen.at_ms).but(stopping=True)
+    onset_ms = min(int(seen.data["onsetAtMs"]), seen.at_ms)
+    kind = TimeType.DETECTION if ledger.generation else ledger.type_now
+    ledger = ledger.leave_steps(onset_ms, TimeType.UNATTRIBUTED).book(seen.at_ms, kind)
+    return ledger.but(generation=0, stopping=True)
 
 
 def _phase(ledger: Ledger, seen: Observation) -> Ledger:

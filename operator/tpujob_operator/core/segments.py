@@ -9,6 +9,8 @@ from tpujob_operator.core.timetypes import TimeType
 
 #: More segments than this are merged, so that a job that never saves stays small in status.
 MOST_SEGMENTS = 128
+#: Weight of the newest stretch of steps in the mean step time of whole worlds.
+_SMOOTHING = 0.1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,6 +57,23 @@ class Segment:
             checkpoint_stall_ms=stall,
         )
 
+    @property
+    def steps(self) -> int:
+        """Number of its steps."""
+        return self.last_step - self.first_step + 1
+
+    def judged(self, full_step_ms: float, share: float) -> Segment:
+        """The segment of a small world: productive is what the steps take in a whole one.
+
+        While that has not been measured (0), a world is as fast as its share of the slices.
+        """
+        return self.with_productive(self.steps * full_step_ms or self.productive_ms * share)
+
+    def mean_step_ms(self, mean_ms: float) -> float:
+        """The mean of a step's productive time with those of this segment; 0: none before."""
+        newest_ms = self.productive_ms / self.steps
+        return mean_ms + _SMOOTHING * (newest_ms - mean_ms) if mean_ms else newest_ms
+
     def with_productive(self, limit_ms: float) -> Segment:
         """At most so much of the productive time stays so; the rest of it is degraded."""
         productive_ms = min(self.productive_ms, max(0, round(limit_ms)))
@@ -63,9 +82,8 @@ class Segment:
 
     def cut(self, step: int) -> tuple[Segment, Segment]:
         """The parts up to ``step`` and after it, time shared out by the number of steps."""
-        steps = self.last_step - self.first_step + 1
         head = step - self.first_step + 1
-        parts = tuple(ms * head // steps for ms in self._parts)
+        parts = tuple(ms * head // self.steps for ms in self._parts)
         rest = tuple(ms - part for ms, part in zip(self._parts, parts, strict=True))
         return Segment(self.first_step, step, *parts), Segment(step + 1, self.last_step, *rest)
 

@@ -11,6 +11,8 @@ import dataclasses
 import enum
 from collections.abc import Iterable, Mapping
 
+from tpujob_agent.protocol import Phase
+
 
 class TimeType(enum.StrEnum):
     """One of the 18 types of time; ``productive`` is goodput, all others are badput."""
@@ -38,6 +40,17 @@ class TimeType(enum.StrEnum):
     def _missing_(cls, value: object) -> TimeType | None:
         """Types of a newer operator: their time is kept, no rule is known for it."""
         return cls.UNATTRIBUTED if isinstance(value, str) else None
+
+
+#: What time is while a world is in a phase; in the others it takes steps.
+TYPE_OF_PHASE: dict[Phase, TimeType] = {
+    Phase.STARTING: TimeType.RUNTIME_INIT,
+    Phase.INIT: TimeType.RUNTIME_INIT,
+    Phase.RESTORE: TimeType.RESTORE,
+    Phase.COMPILE: TimeType.COMPILE,
+    Phase.SETUP: TimeType.SETUP,
+    Phase.FINISHING: TimeType.CHECKPOINT_STALL,
+}
 
 
 DESCRIPTIONS: dict[TimeType, str] = {
