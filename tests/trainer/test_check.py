@@ -193,7 +193,8 @@ def test_a_foreign_program_under_the_right_name_is_compiled_anew(
     """A program for TPUs where one for CPUs belongs: it does not load, and training goes on."""
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    from tpujob_trainer.executables import ExecutableCache, Fingerprint
+    from tpujob_trainer.executables import ExecutableCache
+    from tpujob_trainer.fingerprint import Fingerprint
 
     _, devices = slices("v5e", "2x2")
     everywhere = NamedSharding(Mesh(devices, ("x",)), PartitionSpec())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +13,28 @@ import jax.numpy as jnp
 import pytest
 
 from tests.trainer.libtpu import slices
+from tests.waiting import wait_until
 from tpujob_trainer import config as configs
 from tpujob_trainer import topology
-from tpujob_trainer.executables import ExecutableCache, Fingerprint
+from tpujob_trainer.executables import ExecutableCache
+from tpujob_trainer.fingerprint import Fingerprint
 from tpujob_trainer.sharding import AXES
 
 
 def _cache(directory: Path, key: str = "key") -> ExecutableCache:
     fingerprint = Fingerprint({"key": key})
     return ExecutableCache(str(directory), fingerprint, jax.devices()[:1])
+
+
+def _pod(root: Path, number: int, key: str = "key", process: int | None = 0) -> ExecutableCache:
+    """The cache of a pod of one job, whose pods share a folder."""
+    fingerprint = Fingerprint({"key": key, "process": process})
+    devices = jax.devices()[:1]
+    return ExecutableCache(str(root / str(number)), fingerprint, devices, str(root / "shared"))
+
+
+def _shared(root: Path) -> list[Path]:
+    return list((root / "shared").glob("*.bin"))
 
 
 def _lower() -> jax.stages.Lowered:
@@ -64,6 +80,71 @@ def test_without_a_directory_nothing_is_kept(tmp_path: Path) -> None:
         .from_cache
     )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_new_pod_loads_what_an_older_one_has_compiled(tmp_path: Path) -> None:
+    """A pod without programs takes the shared ones, and has them for its next start."""
+    assert not _pod(tmp_path, 0).compile("double", _lower).from_cache
+    wait_until(lambda: _shared(tmp_path), "the shared program")
+    second = _pod(tmp_path, 1).compile("double", _lower)
+    assert second.from_cache
+    assert second.call(jnp.ones(3)).tolist() == [3.0, 3.0, 3.0]
+    shutil.rmtree(tmp_path / "shared")
+    assert _pod(tmp_path, 1).compile("double", _lower).from_cache
+
+
+def test_damaged_shared_program_is_compiled_anew_and_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It costs a compilation, is announced, and is good for the pod after that."""
+    _pod(tmp_path, 0).compile("double", _lower)
+    [file] = wait_until(lambda: _shared(tmp_path), "the shared program")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:1000])
+    assert not _pod(tmp_path, 1).compile("double", _lower).from_cache
+    assert f"{file} is damaged, compiling anew" in capsys.readouterr().out
+    wait_until(lambda: len(file.read_bytes()) > 1000, "a good one in its place")
+    assert _pod(tmp_path, 2).compile("double", _lower).from_cache
+
+
+def test_where_nothing_can_be_shared_training_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is said, and the pod's own folder serves."""
+    (tmp_path / "shared").write_text("no folder")
+    assert not _pod(tmp_path, 0).compile("double", _lower).from_cache
+    said = ""
+
+    def is_told() -> bool:
+        nonlocal said
+        said += capsys.readouterr().out
+        return f"is not kept in {tmp_path / 'shared'}" in said
+
+    wait_until(is_told, "the reason")
+    assert _pod(tmp_path, 0).compile("double", _lower).from_cache
+
+
+def test_old_shared_programs_go(tmp_path: Path) -> None:
+    """What nobody has written for a month is removed when another one comes."""
+    old = tmp_path / "shared" / "train-old.bin"
+    old.parent.mkdir()
+    old.write_text("of a model that has changed")
+    long_ago = time.time() - 31 * 86_400
+    os.utime(old, (long_ago, long_ago))
+    _pod(tmp_path, 0).compile("double", _lower)
+    wait_until(lambda: not old.exists(), "the end of the old one")
+    assert _shared(tmp_path)
+
+
+def test_one_process_shares_what_is_everybodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs for TPUs are written once, those of a process on CPUs by each."""
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    _pod(tmp_path, 1, "everybody's", process=None).compile("double", _lower)
+    _pod(tmp_path, 1, "mine", process=1).compile("double", _lower)
+    [file] = wait_until(lambda: _shared(tmp_path), "the shared program")
+    assert Fingerprint({"key": "mine", "process": 1}).key in file.name
 
 
 def test_unwritable_directory_only_costs_the_cache(

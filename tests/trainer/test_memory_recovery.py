@@ -56,7 +56,7 @@ def test_crash_bad_memory_lost_memory_and_leaving(launcher: Launcher, tmp_path: 
 
     world[1].process.send_signal(signal.SIGTERM)
     assert [trainer.wait() for trainer in world] == [ExitCode.PREEMPTED] * 2, world[0].output()
-    (checkpoint,) = [path.name for path in launcher.checkpoints.iterdir()]
+    (checkpoint,) = [p.name for p in launcher.checkpoints.iterdir() if p.name.isdecimal()]
     assert f"asked to leave: saved step {checkpoint}" in world[0].output()
 
     shutil.rmtree(memory / "0")  # a pod that was replaced
@@ -80,7 +80,10 @@ def _traced(trainer: Trainer) -> set[str]:
 
 
 def test_resume_traces_and_compiles_nothing(launcher: Launcher, tmp_path: Path) -> None:
-    """From either tier a second start of a world runs the first one's programs as they are."""
+    """From either tier a second start of a world runs the first one's programs as they are.
+
+    A new pod has none of its own, and takes those beside the checkpoints.
+    """
     memory, programs, aside = tmp_path / "memory", tmp_path / "programs", tmp_path / "aside"
     env = {Env.CACHE_DIR: str(programs), "JAX_LOG_COMPILES": "1"}
 
@@ -94,7 +97,8 @@ def test_resume_traces_and_compiles_nothing(launcher: Launcher, tmp_path: Path) 
 
     saving = small_config(steps=100_000, checkpoint={"interval": "steps:5", "keep": 1000})
     world = launcher.start(saving, processes=2, devices=2, env=env, snapshots=memory)
-    wait_until(lambda: len(list(programs.glob("digest-*.bin"))) == 2, "the last program of each")
+    for folder in (programs, launcher.checkpoints / "programs"):
+        wait_until(lambda: len(list(folder.glob("digest-*.bin"))) == 2, "the last program of each")  # noqa: B023 - called at once
     wait_until((launcher.checkpoints / "5").exists, "a checkpoint")
     wait_until(lambda: bool(_common(memory)), "a snapshot on both ranks")
     _killed(world)
@@ -103,6 +107,7 @@ def test_resume_traces_and_compiles_nothing(launcher: Launcher, tmp_path: Path) 
     launcher.checkpoints.rename(aside)
     assert "from memory in" in resumed()
     shutil.rmtree(memory)
+    shutil.rmtree(programs)
     shutil.rmtree(launcher.checkpoints)
     aside.rename(launcher.checkpoints)
     assert f"from {launcher.checkpoints} in" in resumed()

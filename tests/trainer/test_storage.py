@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 from etils import epath
 
@@ -20,6 +21,8 @@ from tests.trainer.worlds import Launcher, kill, small_config, wait_until
 from tpujob_agent.protocol import ExitCode
 from tpujob_trainer import checkpoint, storage
 from tpujob_trainer.checkpoint import CheckpointUnusableError
+from tpujob_trainer.executables import Compiled, ExecutableCache
+from tpujob_trainer.fingerprint import Fingerprint
 
 # After a load that failed, Orbax leaves tasks of a closed event loop behind.
 pytestmark = pytest.mark.filterwarnings(
@@ -248,3 +251,19 @@ def test_missing_rights_are_told_before_the_start(
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_programs_are_shared_through_buckets(service: Service, tmp_path: Path) -> None:
+    """A service keeps compiled programs for new pods, as a disk does."""
+    fingerprint = Fingerprint({"process": 0})
+
+    def pod(number: int) -> Compiled:
+        folder, shared = str(tmp_path / str(number)), f"{service.url}/programs"
+        cache = ExecutableCache(folder, fingerprint, jax.devices()[:1], shared)
+        return cache.compile("double", lambda: jax.jit(lambda x: x * 2).lower(1.0))
+
+    assert not pod(0).from_cache
+    file = epath.Path(service.url) / "programs" / f"double-{fingerprint.key}.bin"
+    wait_until(file.exists, "the shared program")
+    assert pod(1).from_cache
+    assert pod(1).call(2.0) == 4.0

@@ -57,6 +57,14 @@ class CheckpointConfig:
     interval: str = setting("auto")  # steps:N | seconds:S | auto
     keep: int = setting(3, at_least=1)
     snapshot_s: float = setting(2.0, at_least=0.0, key="snapshotSeconds")  # in memory; 0: none
+    keep_programs: bool = setting(True, key="keepPrograms")  # compiled ones, beside them
+
+    @property
+    def programs(self) -> str:
+        """Where compiled programs are kept for pods to come; empty: nowhere."""
+        if not self.keep_programs or not self.directory:
+            return ""
+        return f"{self.directory.rstrip('/')}/programs"
 
     @property
     def interval_steps(self) -> int | None:

@@ -2,7 +2,8 @@
 
 JAX's own compile cache serves only process 0 of a multi-process CPU run (its key
 differs from process to process, and only process 0 writes), and every process
-still traces and lowers. Here each process keeps its serialised executables.
+still traces and lowers. Here each process keeps its serialised executables: in its pod, where
+a restart finds them, and beside the checkpoints, where a new pod does.
 """
 
 from __future__ import annotations
@@ -11,25 +12,24 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 import pickle
+import secrets
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import jaxlib.version
+from etils import epath
 from jax.experimental import serialize_executable
-from jax.sharding import Mesh
 
-from tpujob_trainer import fields
-from tpujob_trainer.config import TrainerConfig
+from tpujob_trainer.fingerprint import Fingerprint
 
-#: Flags that JAX sets on a TPU host by itself; a program compiled elsewhere lacks them.
-_FLAGS_OF_HOST = {"--xla_tpu_use_enhanced_launch_barrier=true"}
-#: Parts of the configuration that no program depends on.
-_NOT_COMPILED = ("checkpoint", "data", "profile", "logEverySteps")
+#: What lies beside checkpoints for longer is of a program that has changed, or soon made anew.
+_KEPT_S = 30 * 86_400
+#: Bytes of the SHA-256 that a file begins with.
+_CHECKSUM = 32
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,111 +41,93 @@ class Compiled:
     from_cache: bool
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Fingerprint:
-    """Everything that a compiled program could depend on, by name."""
-
-    parts: dict[str, Any]
-
-    @classmethod
-    def of(cls, config: TrainerConfig, mesh: Mesh) -> Fingerprint:
-        """The fingerprint of all programs of a run.
-
-        Programs for TPUs are the same for every process and may be compiled on another
-        machine, so that nothing of this process or its host counts. A program for CPUs runs
-        in its own process and on its own kind of host only.
-        """
-        device = mesh.devices.flat[0]
-        is_tpu = device.platform == "tpu"
-        process = [jax.process_index(), jax.process_count(), jax.local_device_count()]
-        flags = [os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")]
-        wanted = {k: v for k, v in fields.to_json(config).items() if k not in _NOT_COMPILED}
-        versions = [jax.__version__, jaxlib.version.__version__, device.client.platform_version]
-        return cls(
-            {
-                "configuration": {**wanted, "segments": config.has_segments},
-                "mesh": dict(mesh.shape),
-                "devices": [_place(d) for d in mesh.devices.flat],
-                "versions": versions,
-                "flags": sorted(set(" ".join(flags).split()) - _FLAGS_OF_HOST),
-                "process": None if is_tpu else process,
-                "processor": _cpu_features() if device.platform == "cpu" else "",
-                "sources": _sources(),
-            }
-        )
-
-    @property
-    def key(self) -> str:
-        """Changes with every part: 24 hexadecimal digits."""
-        text = json.dumps(self.parts, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-
-def _place(device: jax.Device) -> list[Any]:
-    if device.platform != "tpu":
-        return [device.device_kind, device.id]
-    core = getattr(device, "core_on_chip", 0)
-    return [device.device_kind, getattr(device, "slice_index", 0) or 0, *device.coords, core]
-
-
-def _cpu_features() -> str:
-    """What the host's code may use: executables for CPU run nowhere else."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
-
-
-def _sources() -> str:
-    """The package's own code: an executable of last week's model would run without complaint."""
-    files = sorted(Path(__file__).parent.glob("*.py"))
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-
-
 class ExecutableCache:
-    """Serialised executables in a directory; without a directory, it only compiles."""
+    """Serialised executables in directories; without any, it only compiles."""
 
     def __init__(
-        self, directory: str, fingerprint: Fingerprint, devices: Sequence[jax.Device]
+        self,
+        directory: str,
+        fingerprint: Fingerprint,
+        devices: Sequence[jax.Device],
+        shared: str = "",
     ) -> None:
-        self._directory = Path(directory) if directory else None
+        """Look into the directories when asked to compile.
+
+        Args:
+            directory: outlives the process; empty: none.
+            fingerprint: of all programs.
+            devices: of the whole world: programs are loaded for them.
+            shared: outlives the pod and is every process's, a bucket's too; empty: none.
+        """
+        self._directory = epath.Path(directory) if directory else None
+        self._shared = epath.Path(shared) if shared else None
         self._fingerprint = fingerprint
-        self._devices = devices  # of the whole world: programs are loaded for them
-        if directory:
+        self._devices = devices
+        if directory or shared:
             # An executable out of JAX's own cache serialises to something that does not load.
             jax.config.update("jax_enable_compilation_cache", False)
 
     def compile(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Compiled:
         """The program ``name``: loaded if it is there and intact, else compiled and kept."""
         started = time.perf_counter()
-        path = self._path(name)
-        loaded = _load(path, self._devices) if path and path.exists() else None
-        if loaded is not None:
-            return Compiled(loaded, time.perf_counter() - started, from_cache=True)
-        if path and (differing := _why_missed(path, self._fingerprint)):
-            place = f"compiled {name} in {path.parent}"
-            print(f"{place} is for another {differing}, compiling anew", flush=True)
-        return self._fresh(path, lower, started)
+        file = self._file(name)
+        for folder in (self._directory, self._shared):
+            body = _read(folder / file) if folder else None
+            program = _load(folder / file, body, self._devices) if folder and body else None
+            if folder and body and program is not None:
+                if self._directory and folder is self._shared:
+                    _store(self._directory / file, body, self._fingerprint)
+                return Compiled(program, time.perf_counter() - started, from_cache=True)
+        self._say_why_missed(name)
+        return self._fresh(file, lower, started)
 
     def keep(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Compiled:
         """Compile the program and keep it, unless it is there; nothing is loaded."""
         started = time.perf_counter()
-        path = self._path(name)
-        if path and path.exists() and _is_intact(path.read_bytes()):
+        file = self._file(name)
+        if self._directory and _read(self._directory / file) is not None:
             return Compiled(_not_loaded, time.perf_counter() - started, from_cache=True)
-        return self._fresh(path, lower, started)
+        return self._fresh(file, lower, started)
 
     def _fresh(
-        self, path: Path | None, lower: Callable[[], jax.stages.Lowered], started: float
+        self, file: str, lower: Callable[[], jax.stages.Lowered], started: float
     ) -> Compiled:
         fresh = lower().compile()
-        if path:
-            _store(path, fresh, self._fingerprint)
+        body = _serialized(fresh) if self._directory or self._shared else None
+        if body and self._directory:
+            _store(self._directory / file, body, self._fingerprint)
+        if body and self._shared and (not self._fingerprint.is_everybodys or _is_first()):
+            # No start waits for storage that is far away.
+            share = threading.Thread(target=self._share, args=(file, body), daemon=True)
+            share.start()
         return Compiled(fresh, time.perf_counter() - started, from_cache=False)
 
-    def _path(self, name: str) -> Path | None:
-        return self._directory / f"{name}-{self._fingerprint.key}.bin" if self._directory else None
+    def _share(self, file: str, body: bytes) -> None:
+        assert self._shared is not None
+        _store(self._shared / file, body, self._fingerprint)
+        if _is_first() and not _is_in_bucket(self._shared):
+            _remove_old(Path(self._shared))
+
+    def _file(self, name: str) -> str:
+        return f"{name}-{self._fingerprint.key}.bin"
+
+    def _say_why_missed(self, name: str) -> None:
+        for folder in (self._directory, self._shared):
+            if folder is None or _is_in_bucket(folder):
+                continue
+            differing = _why_missed(Path(folder / self._file(name)), self._fingerprint)
+            if differing:
+                place = f"compiled {name} in {folder}"
+                print(f"{place} is for another {differing}, compiling anew", flush=True)
+                return
+
+
+def _is_first() -> bool:
+    return jax.process_index() == 0
+
+
+def _is_in_bucket(path: epath.Path) -> bool:
+    return "://" in str(path)
 
 
 def _not_loaded(*_: Any) -> None:
@@ -166,13 +148,24 @@ def _why_missed(path: Path, mine: Fingerprint) -> str:
     return " and ".join(fewest)
 
 
-def _load(path: Path, devices: Sequence[jax.Device]) -> Any:
-    body = path.read_bytes()
-    if not _is_intact(body):
+def _read(path: epath.Path) -> bytes | None:
+    """An intact file's content without its checksum; None: there is none."""
+    try:
+        body: bytes = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:  # ValueError: TensorStore's, about a bucket
+        print(f"compiled program {path} is not readable: {error}", flush=True)
+        return None
+    if hashlib.sha256(body[_CHECKSUM:]).digest() != body[:_CHECKSUM]:
         print(f"compiled program {path} is damaged, compiling anew", flush=True)
         return None
+    return body[_CHECKSUM:]
+
+
+def _load(path: epath.Path, body: bytes, devices: Sequence[jax.Device]) -> Any:
     try:
-        payload, in_tree, out_tree = pickle.loads(body[32:])  # noqa: S301 - written by us, into a directory that only this job writes
+        payload, in_tree, out_tree = pickle.loads(body)  # noqa: S301 - written by us, into directories that only this job writes
         return serialize_executable.deserialize_and_load(
             payload, in_tree, out_tree, execution_devices=devices
         )
@@ -181,19 +174,38 @@ def _load(path: Path, devices: Sequence[jax.Device]) -> Any:
         return None
 
 
-def _is_intact(body: bytes) -> bool:
-    return hashlib.sha256(body[32:]).digest() == body[:32]
-
-
-def _store(path: Path, compiled: jax.stages.Compiled, fingerprint: Fingerprint) -> None:
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+def _serialized(compiled: jax.stages.Compiled) -> bytes | None:
     try:
-        body = pickle.dumps(serialize_executable.serialize(compiled))
+        return pickle.dumps(serialize_executable.serialize(compiled))
+    except (ValueError, NotImplementedError, jax.errors.JaxRuntimeError) as error:
+        print(f"compiled program is not kept: {error}", flush=True)
+        return None
+
+
+def _store(path: epath.Path, body: bytes, fingerprint: Fingerprint) -> None:
+    content = hashlib.sha256(body).digest() + body
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(hashlib.sha256(body).digest() + body)
-        temporary.replace(path)
+        if _is_in_bucket(path):  # where an object is there as a whole, or not at all
+            path.write_bytes(content)
+        else:
+            _write_whole(Path(path), content)
         path.with_suffix(".json").write_text(json.dumps(fingerprint.parts))
-    except (OSError, ValueError, NotImplementedError, jax.errors.JaxRuntimeError) as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+    except (OSError, ValueError) as error:
         print(f"compiled program is not kept in {path.parent}: {error}", flush=True)
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    temporary = path.with_suffix(f".{secrets.token_hex(4)}.tmp")  # pods may have equal process ids
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _remove_old(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        for file in folder.iterdir():
+            if time.time() - file.stat().st_mtime > _KEPT_S:
+                file.unlink(missing_ok=True)

@@ -12,7 +12,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpujob_trainer import digest, sharding, step
 from tpujob_trainer.config import TrainerConfig
-from tpujob_trainer.executables import Compiled, ExecutableCache, Fingerprint
+from tpujob_trainer.executables import Compiled, ExecutableCache
+from tpujob_trainer.fingerprint import Fingerprint
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,14 +33,17 @@ class Programs:
     the very same program.
     """
 
-    def __init__(self, config: TrainerConfig, mesh: Mesh, cache_directory: str) -> None:
+    def __init__(
+        self, config: TrainerConfig, mesh: Mesh, cache_directory: str, shared: str = ""
+    ) -> None:
         self._config, self._mesh = config, mesh
         self.state = step.abstract_state(config, mesh)
         self.rows = step.abstract_rows(config, mesh)
         fingerprint = Fingerprint.of(config, mesh)
         #: Equal wherever the very same programs run.
         self.key = fingerprint.key
-        self._cache = ExecutableCache(cache_directory, fingerprint, list(mesh.devices.flat))
+        devices = list(mesh.devices.flat)
+        self._cache = ExecutableCache(cache_directory, fingerprint, devices, shared)
 
     def init(self) -> Compiled:
         """``() -> state``."""
