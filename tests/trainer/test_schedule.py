@@ -5,13 +5,18 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from unittest import mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tpujob
 from tpujob_trainer.config import CheckpointConfig
 from tpujob_trainer.distributed import World
+from tpujob_trainer.saving import slowest
 from tpujob_trainer.schedule import PACE_STEPS, Due, SaveSchedule
+from tpujob_trainer.snapshots import KEEP
 
 
 def _due(interval: str, *, start: int, last: int) -> list[int]:
@@ -110,6 +115,76 @@ def test_costly_snapshots_come_less_often(now_s: list[float]) -> None:
     )
     told = _at_pace(plan, now_s, steps=50, pace_s=0.5)
     assert [step for step, due in told if due.local] == [23, 43]
+
+
+class _Writers:
+    """Processes that write the same snapshots, each in its own time, and keep the newest."""
+
+    def __init__(self, count: int) -> None:
+        self.held: list[list[int]] = [[] for _ in range(count)]
+        self._busy = [(0, 0.0, 0.0)] * count  # step, when it is written, what it took
+        self._last = 0
+
+    def take(self, step: int, now_s: float, took_s: list[float]) -> None:
+        """Begin to write."""
+        assert all(until <= now_s for _, until, _ in self._busy), "some still write the last one"
+        self._last = step
+        self._busy = [(step, now_s + cost_s, cost_s) for cost_s in took_s]
+
+    def cost_s(self, now_s: float) -> float | None:
+        """What the leader sees of them."""
+        written = [(step, cost) for step, until, cost in self._busy if until <= now_s]
+        return slowest(written, len(self._busy), self._last)
+
+    def common(self, now_s: float) -> set[int]:
+        """Steps that all hold."""
+        for held, (step, until, _) in zip(self.held, self._busy, strict=True):
+            if step and until <= now_s and step not in held:
+                held.append(step)
+                del held[:-KEEP]
+        return set.intersection(*map(set, self.held))
+
+
+@given(
+    st.lists(st.lists(st.floats(0.001, 40), min_size=3, max_size=3), min_size=8, max_size=8),
+    st.floats(0.05, 5),
+)
+def test_processes_that_write_slowly_always_share_a_snapshot(
+    took_s: list[list[float]], pace_s: float
+) -> None:
+    """None is due before all have the last one: once they share one, they do so ever after."""
+    now, writers, costs = [0.0], _Writers(3), iter(took_s)
+    with mock.patch.object(time, "monotonic", side_effect=lambda: now[0]):
+        plan = SaveSchedule(
+            CheckpointConfig("c", "steps:100000", 3),
+            World(),
+            start=0,
+            last=100_000,
+            snapshot_cost_s=lambda: writers.cost_s(now[0]),
+        )
+        has_shared = False
+        for step in range(1, 400):
+            now[0] += pace_s
+            common = writers.common(now[0])
+            assert common or not has_shared
+            has_shared = bool(common)
+            if plan.due(step).local:
+                writers.take(step, now[0], next(costs, [0.001] * 3))
+
+
+def test_process_without_snapshots_ends_those_of_all(now_s: list[float]) -> None:
+    """What one process lacks nobody can go on from, and checkpoints come as before."""
+    written = [(0, 0.0), (0, 0.0)]
+    plan = SaveSchedule(
+        CheckpointConfig("c", "steps:7", 3),
+        World(),
+        start=0,
+        last=100,
+        snapshot_cost_s=lambda: slowest(written, 3, 0),
+    )
+    told = _at_pace(plan, now_s, steps=40, pace_s=0.5)
+    assert [step for step, due in told if due.local] == []
+    assert [step for step, due in told if due.durable] == [7, 14, 21, 28, 35]
 
 
 @pytest.mark.parametrize("snapshot_s", [0.0, 2.0])

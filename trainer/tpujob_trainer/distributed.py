@@ -140,7 +140,7 @@ def told_by_leader(world: World, key: str, value: Any) -> Any:
 
 
 class Bulletin:
-    """What the leader tells the others at certain steps, and a hand that anybody can raise."""
+    """What the leader tells at certain steps, and what everybody shows the leader."""
 
     #: No process is this many tellings behind the leader: a step needs all of them.
     _KEPT = 4
@@ -149,6 +149,7 @@ class Bulletin:
         self._world, self._name = world, name
         self._steps: list[int] = []
         self._is_raised = False
+        self._mine: Any = None
 
     def told(self, step: int, value: Any) -> Any:
         """The leader's value for ``step``; every process calls it for the same steps.
@@ -176,6 +177,19 @@ class Bulletin:
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # NOT_FOUND: nobody has
                 self._is_raised = bool(_client().key_value_try_get(f"tpujob/{self._name}/hand"))
         return self._is_raised
+
+    def show(self, value: Any) -> None:
+        """Put up this process's value in place of its last one; from any thread."""
+        self._mine = value
+        if self._world.num_processes > 1:
+            _put(f"{self._name}/shown/{self._world.process_id}", value)
+
+    def shown(self) -> list[Any]:
+        """Values of the processes that have put one up, in no order; for the leader."""
+        if self._world.num_processes == 1:
+            return [] if self._mine is None else [self._mine]
+        found = _client().key_value_dir_get(f"tpujob/{self._name}/shown/")
+        return [json.loads(value) for _, value in found]
 
 
 def _client() -> Any:

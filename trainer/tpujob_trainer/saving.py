@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ import tpujob
 from tpujob_trainer import sharding
 from tpujob_trainer.checkpoint import Checkpoints
 from tpujob_trainer.config import TrainerConfig
-from tpujob_trainer.distributed import World, told_by_leader
+from tpujob_trainer.distributed import Bulletin, World, told_by_leader
 from tpujob_trainer.memory import MemoryTier
 from tpujob_trainer.programs import Programs
 from tpujob_trainer.schedule import Due
@@ -84,7 +84,9 @@ class Saver:
         self._newest: Callable[[], jax.Array | None] = lambda: None  # a copy on the devices
         self._writers = ThreadPoolExecutor(2, "writer")  # one for each tier
         self._durable, self._local = _settled(None), _settled(None)
-        self.local_cost_s = 0.0
+        self._written = Bulletin(world, "written")  # everybody's newest snapshot, and its cost
+        self._last_local = 0
+        self._show_written(self._last_local, 0.0)
 
     def restore(self, ceiling: int | None) -> Restored:
         """The newest state that is intact on every process, at most of step ``ceiling``.
@@ -123,10 +125,13 @@ class Saver:
             # A dispatch waits there for the running step: training time, and no cost of a save.
             jax.block_until_ready(state["step"])
         started = time.perf_counter()
-        local = due.local and self._memory.is_on and self._local.done()
+        local = due.local and self._memory.is_on
         is_durable = due.durable and not self._is_left_out(step, due)
         if is_durable:
             self._await_previous()
+        if local:
+            self._local.result()  # written long ago, or none would be due
+            self._last_local = step
         if not is_durable and not local:
             return 0.0
         copied, shares = self._snapshot(state)
@@ -178,7 +183,15 @@ class Saver:
         # Till here it was the devices' turn, behind a step: waiting costs the training nothing.
         began = time.perf_counter()
         self._memory.write(taken.step, taken.state, shares)
-        self.local_cost_s = time.perf_counter() - began
+        self._show_written(taken.step, time.perf_counter() - began)
+
+    def _show_written(self, step: int, cost_s: float) -> None:
+        if self._memory.is_on:
+            self._written.show([step, cost_s])
+
+    def snapshot_cost_s(self) -> float | None:
+        """Seconds that the last snapshot took; None while not all processes have it."""
+        return slowest(self._written.shown(), self._world.num_processes, self._last_local)
 
     def wait(self) -> None:
         """Wait until all that was saved is written.
@@ -194,6 +207,22 @@ class Saver:
         self._thread.shutdown()
         self._writers.shutdown()
         self._memory.close()
+
+
+def slowest(written: Collection[tuple[int, float]], processes: int, step: int) -> float | None:
+    """What the last snapshot cost the slowest process; None while one of them lacks it.
+
+    Each keeps its newest two. If some took a snapshot while others still wrote the one before,
+    there might be no step that all of them hold.
+
+    Args:
+        written: step and seconds of everybody's newest snapshot; of those who keep any.
+        processes: how many there are.
+        step: of the last snapshot that was due.
+    """
+    if len(written) < processes or any(newest != step for newest, _ in written):
+        return None
+    return max(cost_s for _, cost_s in written)
 
 
 def newest_first(local: Iterable[int], durable: Iterable[int]) -> list[tuple[int, bool]]:

@@ -53,7 +53,7 @@ class SaveSchedule:
         *,
         start: int,
         last: int,
-        snapshot_cost_s: Callable[[], float] = lambda: 0.0,
+        snapshot_cost_s: Callable[[], float | None] = lambda: 0.0,
         wants_to_leave: Callable[[], bool] = lambda: False,
     ) -> None:
         """Begin to count.
@@ -63,7 +63,7 @@ class SaveSchedule:
             world: who has to agree.
             start: the step from which training goes on.
             last: the step with which it ends; always saved.
-            snapshot_cost_s: what the last snapshot in memory took.
+            snapshot_cost_s: what the last snapshot in memory took; None: it is being written.
             wants_to_leave: whether this process has been asked to go.
         """
         self._config, self._last, self._world = config, last, world
@@ -72,6 +72,7 @@ class SaveSchedule:
         self._last_pulse = (start, time.monotonic())
         self._next_pulse = start + PACE_STEPS
         self._durable_at = self._local_at = math.inf  # clocks start at the first pulse
+        self._pause_s = config.snapshot_s or math.inf  # between snapshots
         self._answered = 0
         self._has_told = False
 
@@ -99,16 +100,19 @@ class SaveSchedule:
         pace_s = max((now - since) / max(1, step - since_step), 1e-6)
         asked = tpujob.save_request()
         is_asked = self._answered < asked.step <= step
-        interval_s, pause_s = self._interval_s(), self._snapshot_pause_s()
+        interval_s, is_written = self._interval_s(), self._is_written()
         # Pulses are whole steps apart: half a step early is in time.
         is_durable |= is_asked or now - self._durable_at >= interval_s - pace_s / 2
-        is_local = now - self._local_at >= pause_s - pace_s / 2
+        is_local = is_written and now - self._local_at >= self._pause_s - pace_s / 2
         is_first = self._durable_at == math.inf
         if is_durable or is_first:
             self._durable_at = now
         if is_local or is_first:
             self._local_at = now
-        until_s = min(PULSE_S, self._local_at + pause_s - now, self._durable_at + interval_s - now)
+        local_s = self._local_at + self._pause_s - now
+        if not is_written:  # asked again then
+            local_s = max(local_s, self._config.snapshot_s)
+        until_s = min(PULSE_S, local_s, self._durable_at + interval_s - now)
         following = step + max(1, math.floor(until_s / pace_s + 1e-6))
         if step < asked.step:
             following = min(following, asked.step)
@@ -124,10 +128,14 @@ class SaveSchedule:
         told_s = tpujob.save_interval_s() if self._config.interval == "auto" else None
         return self._config.interval_s if told_s is None else told_s
 
-    def _snapshot_pause_s(self) -> float:
+    def _is_written(self) -> bool:
+        """Whether all processes have the last snapshot; what it cost decides on the pause."""
         if not self._config.snapshot_s:
-            return math.inf
-        return max(self._config.snapshot_s, self._snapshot_cost_s() / COST_SHARE)
+            return False
+        cost_s = self._snapshot_cost_s()
+        if cost_s is not None:
+            self._pause_s = max(self._config.snapshot_s, cost_s / COST_SHARE)
+        return cost_s is not None
 
 
 @contextmanager
