@@ -141,6 +141,21 @@ def test_unknown_fields(make_job: Make) -> None:
         parse_job(job, strict=True)
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"slices": "4"}, "spec.slices: must be of type integer"),
+        ({"suspend": "true"}, "spec.suspend: must be of type boolean"),
+        ({"spares": True}, "spec.spares: must be of type integer"),
+        ({"objectives": {"goodput": "0.9"}}, "spec.objectives.goodput: must be of type number"),
+    ],
+)
+def test_types_are_not_converted(make_job: Make, changes: dict[str, Any], words: str) -> None:
+    """The API server would refuse them, so a file a person wrote may not hold any."""
+    with pytest.raises(InvalidJobError, match=words):
+        parse_job(make_job(**changes), strict=True)
+
+
 def test_status_cannot_make_a_job_invalid(make_job: Make) -> None:
     """Whatever stands in the status, the job is read, and the readable rest of the status too."""
     job = make_job() | {"status": {"state": "Odd", "attempt": 2, "incidents": [{"at": 3}]}}

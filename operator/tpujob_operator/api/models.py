@@ -28,7 +28,7 @@ from tpujob_operator.api.spec import (
     JobSpec,
 )
 from tpujob_operator.api.status import JobStatus
-from tpujob_operator.api.structural import structural_schema, unknown_fields
+from tpujob_operator.api.structural import structural_schema, unknown_fields, wrong_types
 from tpujob_tpu.catalogue import (
     RESOURCE,
     SliceShape,
@@ -109,7 +109,7 @@ def parse_job(raw: Mapping[str, Any], *, strict: bool = False) -> TPUTrainingJob
 
     Args:
         raw: The object.
-        strict: Refuse unknown fields, as in a file a person has written.
+        strict: Refuse unknown fields and types to be converted, as in a file a person has written.
 
     Raises:
         InvalidJobError: the message has one line per wrong field, with its path.
@@ -119,6 +119,8 @@ def parse_job(raw: Mapping[str, Any], *, strict: bool = False) -> TPUTrainingJob
     try:
         job = TPUTrainingJob.model_validate({**raw, "status": {}})
         problems = _problems(job)
+        if strict:
+            problems += wrong_types(raw["spec"], _spec_schema(), "spec")
     except ValidationError as error:
         problems = [_line(item) for item in error.errors()]
     if strict:

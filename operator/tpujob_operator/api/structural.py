@@ -136,6 +136,37 @@ def unknown_fields(value: Any, schema: Mapping[str, Any], path: str) -> Iterator
             yield f"{path}.{name}"
 
 
+_TYPES: dict[str, tuple[type, ...]] = {
+    "array": (list,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+    "object": (dict,),
+    "string": (str,),
+}
+
+
+def wrong_types(value: Any, schema: Mapping[str, Any], path: str) -> Iterator[str]:
+    """Values that pydantic would convert, such as "4" and True to numbers; the API server refuses.
+
+    A null is none of them: it counts as absent.
+    """
+    kind = schema.get("type")
+    if kind is None or value is None:
+        return
+    is_flag = isinstance(value, bool)  # which is an integer for Python
+    if not isinstance(value, _TYPES[kind]) or is_flag != (kind == "boolean"):
+        yield f"{path}: must be of type {kind}"
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from wrong_types(item, schema.get("items", {}), f"{path}[{index}]")
+    elif isinstance(value, dict):
+        others = schema.get("additionalProperties", {})
+        for name, item in value.items():
+            known = schema.get("properties", {}).get(name, others)
+            yield from wrong_types(item, known, f"{path}.{name}")
+
+
 def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
     """The value with the schema's defaults filled in, as the API server does it."""
     if isinstance(value, dict):
