@@ -18,7 +18,7 @@ from tpujob_operator.core.manifests import names
 from tpujob_operator.settings import Settings, variable_of
 from tpujob_tpu.provisioning import Provisioning
 
-GOLDEN = Path(__file__).parent / "golden" / "default.yaml"
+GOLDEN = Path(__file__).parent / "golden"
 KUBERNETES = "1.36.0"
 CRD = "CustomResourceDefinition/tputrainingjobs.tpujob.dev"
 Objects = dict[str, dict[str, Any]]
@@ -31,6 +31,7 @@ _SOME: dict[str, Any] = {
     "logFormat": "text",
     "nodeLossSeconds": 30,
     "taintSuspects": True,
+    "templatePolicy": {"enabled": True, "allow": ["hostNetwork"], "serviceAccounts": ["trainer"]},
     "operatorKey": {"existingSecret": "mine"},
     "serviceAccount": {"name": "sa", "annotations": {"x": "y"}},
     "podAnnotations": {"x": "y"},
@@ -62,10 +63,15 @@ def test_golden(render: Render) -> None:
     objects = render()
     objects.pop(CRD)
     objects["Secret/tpujob-operator-key"]["data"]["key"] = "random"
-    made = yaml.safe_dump_all(objects.values(), sort_keys=False)
+    _compare([*objects.values()], "default")
+
+
+def _compare(objects: list[dict[str, Any]], name: str) -> None:
+    made = yaml.safe_dump_all(objects, sort_keys=False)
+    path = GOLDEN / f"{name}.yaml"
     if os.environ.get("UPDATE_GOLDEN"):
-        GOLDEN.write_text(made)
-    assert made == GOLDEN.read_text()
+        path.write_text(made)
+    assert made == path.read_text()
 
 
 @pytest.mark.parametrize("values", [{}, _SOME], ids=["default", "some"])
@@ -89,6 +95,7 @@ def test_objects_fit_kubernetes_schemas(render: Render, values: dict[str, Any]) 
         ({"crds": {"keep": "yes"}}, "/crds/keep"),
         ({"prices": {"v5e": {"Spott": 1}}}, "Spott"),
         ({"monitoring": {"monitors": {"interval": "often"}}}, "/monitoring/monitors/interval"),
+        ({"templatePolicy": {"allow": ["hostPorts"]}}, "/templatePolicy/allow/0"),
     ],
     ids=str,
 )
@@ -172,6 +179,17 @@ def test_nodes_are_changed_only_on_request(render: Render) -> None:
         rules = render({"taintSuspects": wished})["ClusterRole/tpujob-operator-discovery"]["rules"]
         (nodes,) = (rule for rule in rules if rule["resources"] == ["nodes"])
         assert ("patch" in nodes["verbs"]) is wished
+
+
+def test_templates_are_judged_only_on_request(render: Render) -> None:
+    """The policy is off by default; on, it is what was reviewed, and not empty."""
+    assert not [key for key in render() if key.startswith("ValidatingAdmission")]
+    some = render({"templatePolicy": _SOME["templatePolicy"]})
+    policy = [thing for key, thing in some.items() if key.startswith("ValidatingAdmission")]
+    _compare(policy, "policy")
+    everything = ["hostPath", "privileged", "hostNetwork", "hostPID", "hostIPC"]
+    with pytest.raises(HelmError, match="templatePolicy allows everything"):
+        render({"templatePolicy": {"enabled": True, "allow": everything}})
 
 
 def test_pod_fits_the_restricted_standard(render: Render) -> None:
