@@ -79,6 +79,7 @@ def test_open_parts_are_kept(server: Server, make_templated: Make) -> None:
 
 
 _TRAINER: Object = {"config": {}}
+_OWN: Object = {"spec": {"containers": [{"name": "main", "image": "i", "command": ["x"]}]}}
 _BAD: list[tuple[str, Object, str]] = [
     ("unknown topology", {"topology": "4x5"}, "v5e has no such topology; nearest are 2x4, 4x4"),
     ("odd chips", {"topology": "3x5"}, "do not divide into hosts of 4"),
@@ -118,6 +119,11 @@ _BAD: list[tuple[str, Object, str]] = [
     ("too many spares", {"slices": 1024, "spares": 1}, "must not be above 1024"),
     ("goodput in percent", {"objectives": {"goodput": 95}}, "less than or equal to 1"),
     ("no program", {"trainer": None}, "exactly one of template"),
+    (
+        "preflight of another program",
+        {"preflight": "Compile", "trainer": None, "template": _OWN},
+        "preflight: Compile needs trainer",
+    ),
     ("no checkpoint", {"checkpoint": None}, "without checkpoints a restart begins anew"),
     ("relative directory", {"checkpoint": {"directory": "ckpt"}}, "absolute path"),
     (

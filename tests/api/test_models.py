@@ -48,6 +48,7 @@ _BAD: list[tuple[dict[str, Any], str]] = [
     ({"slices": 0}, "spec.slices: Input should be greater than or equal to 1"),
     ({"trainer": None}, "exactly one of template and trainer"),
     ({"checkpoint": None}, "trainer needs checkpoint.directory"),
+    ({"preflight": "compile"}, "spec.preflight: Input should be 'None' or 'Compile'"),
     ({"checkpoint": {"directory": "/c", "interval": {"policy": "Steps"}}}, "steps belongs to"),
     ({"checkpoint": {"directory": "/c", "interval": {"seconds": 5}}}, "seconds belongs to"),
     ({"checkpoint": {"directory": "/c", "keep": 0}}, "spec.checkpoint.keep: "),
@@ -108,6 +109,13 @@ def test_bad_templates_are_refused(
     with pytest.raises(InvalidJobError) as refused:
         parse_job(make_templated(*containers))
     assert words in str(refused.value)
+
+
+def test_a_program_of_ones_own_has_no_preflight(make_templated: Make) -> None:
+    """Nobody knows how to compile it without its chips."""
+    job = make_templated({"name": "a", "command": ["x"]}, preflight="Compile")
+    with pytest.raises(InvalidJobError, match=r"spec\.preflight: Compile needs trainer"):
+        parse_job(job)
 
 
 def test_nodes_of_another_kind_are_refused(make_templated: Make) -> None:

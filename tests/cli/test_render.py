@@ -45,6 +45,16 @@ def test_json_is_a_list_for_kubectl(
     assert made["items"][-1]["metadata"]["namespace"] == "default"
 
 
+def test_a_preflight_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the job asks for one."""
+    file = tmp_path / "job.yaml"
+    file.write_text((EXAMPLES / "demo.yaml").read_text() + "  preflight: Compile\n")
+    assert main(["render", str(file)]) == 0
+    made = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert [thing["kind"] for thing in made] == ["Secret", "Service", "JobSet", "Job"]
+    assert made[-1]["metadata"]["name"] == "demo-preflight"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

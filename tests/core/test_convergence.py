@@ -1,10 +1,12 @@
 """Whatever happens, the operator comes to rest, and never runs two attempts at once."""
 
 from collections.abc import Callable
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.core.checks import DOES_NOT_FIT, FITS
 from tests.core.histories import event, loss, start
 from tests.core.stories import told
 from tests.core.world import START_MS, World, job_object
@@ -102,9 +104,30 @@ def _change_spec(world: World) -> None:
 
 
 def _change_recovery(world: World) -> None:
+    if not world.obj["spec"].get("template"):
+        return
     others = {"InPlace": "Recreate", "Recreate": "InPlace"}
     now = world.obj["spec"].get("recovery", {"pods": "InPlace"})["pods"]
     world.obj["spec"]["recovery"] = {"pods": others[now]}
+
+
+def _ask_first(world: World) -> None:
+    if not world.obj["spec"].get("trainer"):
+        return
+    is_asked = world.obj["spec"].get("preflight") == "Compile"
+    world.obj["spec"]["preflight"] = "None" if is_asked else "Compile"
+
+
+def _answer(world: World) -> None:
+    world.answer = FITS
+
+
+def _advise_against(world: World) -> None:
+    world.answer = DOES_NOT_FIT
+
+
+def _check_long(world: World) -> None:
+    world.answer = None
 
 
 HAPPENINGS: tuple[Happening, ...] = (
@@ -128,7 +151,13 @@ HAPPENINGS: tuple[Happening, ...] = (
     _train,
     _lose_trainer,
     _finish,
+    _ask_first,
+    _answer,
+    _advise_against,
+    _check_long,
 )
+#: Pods are made anew of the one, and preflights made of the other.
+PROGRAMS = st.sampled_from([OWN_PROGRAM, {}])
 #: What happens, how long it takes, and after which write of its pass the operator crashes.
 STORIES = st.lists(
     st.tuples(
@@ -160,15 +189,22 @@ def _play(world: World, story: list[tuple[Happening, int, int | None]]) -> None:
             assert {world.status["state"]} == ended
 
 
-@settings(max_examples=200)
-@given(STORIES)
-def test_every_story_comes_to_rest(story: list[tuple[Happening, int, int | None]]) -> None:
-    """After any story the second plan is empty, and all invariants held on the way."""
-    world = World(obj=job_object(**OWN_PROGRAM))
-    _play(world, story)
+def _let_rest(world: World) -> None:
     world.has_jobset = True
+    world.answer = world.answer or FITS
     world.now_ms += 700_000
     world.rest()
+
+
+@settings(max_examples=200)
+@given(PROGRAMS, STORIES)
+def test_every_story_comes_to_rest(
+    program: dict[str, Any], story: list[tuple[Happening, int, int | None]]
+) -> None:
+    """After any story the second plan is empty, and all invariants held on the way."""
+    world = World(obj=job_object(**program))
+    _play(world, story)
+    _let_rest(world)
     _check(world)
     for _ in range(3):
         world.now_ms += 60_000
@@ -176,16 +212,14 @@ def test_every_story_comes_to_rest(story: list[tuple[Happening, int, int | None]
 
 
 @settings(max_examples=100)
-@given(STORIES, st.integers(0, 10))
+@given(PROGRAMS, STORIES, st.integers(0, 10))
 def test_operator_restart_changes_no_decision(
-    story: list[tuple[Happening, int, int | None]], cut: int
+    program: dict[str, Any], story: list[tuple[Happening, int, int | None]], cut: int
 ) -> None:
     """An operator that starts anew at rest plans nothing but the repair of what it cannot see."""
-    world = World(obj=job_object(**OWN_PROGRAM))
+    world = World(obj=job_object(**program))
     _play(world, story[:cut])
-    world.has_jobset = True
-    world.now_ms += 700_000
-    world.rest()
+    _let_rest(world)
     before = dict(world.status)
     world.restart_operator()
     plan = world.step()

@@ -11,6 +11,7 @@ from tests.core.histories import CREATED_MS, loss, progress, start
 from tests.core.stories import settled, told, training
 from tests.core.world import START_MS, World
 from tpujob_agent.protocol import Cause
+from tpujob_operator.core.checks import Check
 from tpujob_operator.core.history import History
 from tpujob_operator.core.kinds import JOB_SET, POD
 from tpujob_operator.core.memory import LostPod, Memory
@@ -84,9 +85,12 @@ def test_memory_survives_its_way_through_status() -> None:
         dead_nodes=(Suspect("a", "x", 0, 1, "p"),),
         forgiven_ms=7,
         lost_pods=(LostPod(5, 1, 0, "node", "pod"),),
+        checks=(Check("d", 5, "Fits", "fits"), Check("e", 6)),
     )
     assert Memory.from_json(json.loads(json.dumps(memory.to_json()))) == memory
     assert Memory.from_json({}) == Memory()
+    newer = {"digest": "d", "since_ms": 5, "answer": "Perhaps", "score": 1}
+    assert Memory.from_json({"checks": [newer]}) == Memory()
 
 
 def without_node(**spec: Any) -> World:

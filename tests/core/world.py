@@ -8,7 +8,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tests.core.checks import end_preflights
 from tests.specs import TWO_SLICES
+from tpujob_agent.preflight import Verdict
 from tpujob_operator.api.base import rfc3339
 from tpujob_operator.api.models import InvalidJobError, parse_job
 from tpujob_operator.core.decide import decide
@@ -71,6 +73,7 @@ class World:
     quota_words: str = ""
     refusals: tuple[str, ...] = ()
     unmade: dict[str, str] = dataclasses.field(default_factory=dict)
+    answer: Verdict | None = None  # of a preflight's pod; None: it runs on
     silent_since_ms: int = 0
     unread: str = ""
     history: History = dataclasses.field(default_factory=lambda: History.start(START_MS))
@@ -174,7 +177,7 @@ class World:
         match action:
             case Apply(manifest):
                 kind = kind_of(manifest)
-                if kind is JOB_SET:
+                if kind in (JOB_SET, JOB):
                     self._create(kind, manifest)
                 else:
                     self.applied_ms = self.now_ms
@@ -185,7 +188,6 @@ class World:
             case Delete(ref, _, _):
                 self.deleted.append(f"{ref.kind.kind} {ref.name}")
                 self.remove(ref.kind, ref.name, ref.uid)
-
             case Tell(_, told, notes):
                 self.told = told
                 self.notes += [note.reason for note in notes]
@@ -254,7 +256,7 @@ class World:
     def _run_job(self, job: Object) -> None:
         uid = job["metadata"]["uid"]
         pods = [pod for pod in self.objects[POD].values() if _owner(pod) == uid]
-        if job["spec"]["suspend"]:
+        if job["spec"].get("suspend"):
             job["status"] = {}
             for pod in pods:
                 pod["metadata"]["deletionTimestamp"] = rfc3339(self.now_ms)
@@ -267,6 +269,8 @@ class World:
         lost = [s for s in self.tombstones if s.job_uid == uid and s.created >= started]
         if not pods and not lost:
             self.remake_pod(job["metadata"]["name"])
+        if self.answer:
+            end_preflights(pods, self.answer)
 
     def remake_pod(self, name: str) -> None:
         """The Job controller replaces a pod of a Job, some time after it was lost."""
@@ -282,11 +286,10 @@ class World:
         alive = {job["metadata"]["uid"] for job in self.objects[JOB].values()}
         self.tombstones = [stone for stone in self.tombstones if stone.job_uid in alive]
 
-    def _shape(self) -> list[tuple[str, str, str]]:
+    def _shape(self) -> list[tuple[str, object, object]]:
+        all_ = (item for table in self.objects.values() for item in table.values())
         return [
-            (kind.kind, item["metadata"]["uid"], str(item.get("spec", {}).get("suspend")))
-            for kind, table in self.objects.items()
-            for item in table.values()
+            (i["metadata"]["uid"], i["spec"].get("suspend"), str(i.get("status"))) for i in all_
         ]
 
     # ---- what a test looks at
@@ -311,9 +314,8 @@ class World:
 
     def live_attempts(self) -> set[str]:
         """Attempts that have a pod."""
-        return {
-            pod["metadata"]["labels"]["tpujob.dev/attempt"] for pod in self.objects[POD].values()
-        }
+        labels = (pod["metadata"]["labels"] for pod in self.objects[POD].values())
+        return {found.get("tpujob.dev/attempt", "") for found in labels} - {""}
 
     def pod(self, name: str) -> Object:
         """The pod whose name begins so."""

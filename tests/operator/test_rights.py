@@ -45,6 +45,8 @@ def test_chart_gives_all_rights_that_are_used(
             own_jobs.wait_condition("refused", "Stalled", "PodsRefused")
             own_jobs.delete(TPU_TRAINING_JOB, "refused")
             own_jobs.wait_gone(TPU_TRAINING_JOB, "refused")
+            own_jobs.create("checked", preflight="Compile")
+            own_jobs.wait(JOB, "checked-preflight")
             own_jobs.create("j", ttlSecondsAfterFinished=0)
             pod = next(p for p in own_jobs.run_pods("j", 3) if "slice-0" in p["metadata"]["name"])
             uid = own_jobs.wait(JOB, "j-1-slice-0")["metadata"]["uid"]

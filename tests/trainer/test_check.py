@@ -14,11 +14,12 @@ import jax.numpy as jnp
 import pytest
 
 from tests.trainer.libtpu import slices, with_compiler
+from tpujob_agent.preflight import Answer, Verdict
 from tpujob_tpu.chips import GIB
 from tpujob_trainer import __main__ as program
 from tpujob_trainer import config as configs
 from tpujob_trainer.ahead.check import Fit, Memory
-from tpujob_trainer.ahead.report import report
+from tpujob_trainer.ahead.report import advice, report
 from tpujob_trainer.ahead.roofline import Roofline
 from tpujob_trainer.ahead.search import changes, nearest_fit
 from tpujob_trainer.ahead.target import Target, target
@@ -68,21 +69,31 @@ def test_without_the_compiler_it_says_how_to_get_it(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """No libtpu is an error with the remedy, and a wrong path is named."""
-    arguments = ("check", "--accelerator", "v5e", "--topology", "2x2", "--preset", "tiny")
+    verdict = tmp_path / "verdict"
+    arguments = ["check", "--accelerator", "v5e", "--topology", "2x2", "--preset", "tiny"]
+    arguments += ["--verdict", str(verdict)]
     with mock.patch.dict(os.environ):
         os.environ.pop("TPU_LIBRARY_PATH", None)
         assert run(*arguments) == 1
     assert "pip install 'tpujob[tpu]'" in capsys.readouterr().err
+    assert Verdict.from_json(verdict.read_text()).answer is Answer.UNABLE
     with mock.patch.dict(os.environ, {"TPU_LIBRARY_PATH": str(tmp_path / "none")}):
         assert run(*arguments) == 1
     assert "where no file is" in capsys.readouterr().err
 
 
-def test_a_mesh_that_does_not_divide_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mesh_that_does_not_divide_is_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """Sizes and slice are compared before anything compiles, with what would divide."""
+    verdict = tmp_path / "verdict"
     arguments = ("--accelerator", "v5e", "--topology", "2x2", "--preset", "tiny")
     with with_compiler():
-        assert run("check", *arguments, "--set", "mesh.tensor=3") == 1
+        told = run("check", *arguments, "--set", "mesh.tensor=3", "--verdict", str(verdict))
+    assert told == 1
+    said = Verdict.from_json(verdict.read_text())
+    assert said.answer is Answer.INVALID
+    assert "fsdp x tensor can be 4x1, 2x2, 1x4" in said.message
     assert "fsdp x tensor can be 4x1, 2x2, 1x4" in capsys.readouterr().err
 
 
@@ -94,8 +105,14 @@ def test_too_much_is_not_called_fitting(capsys: pytest.CaptureFixture[str], tmp_
     raw = {"model": model, "globalBatch": 1, "checkpoint": {"directory": "c"}}
     file.write_text(json.dumps(raw))
     where = ("--accelerator", "v5e", "--topology", "1x1", "--config", str(file))
+    verdict = tmp_path / "verdict"
     with with_compiler():
-        assert run("check", *where, "--tries", "0", "-o", "json") == 3
+        told = run("check", *where, "--tries", "0", "-o", "json", "--verdict", str(verdict))
+    assert told == 3
+    said = Verdict.from_json(verdict.read_text())
+    assert said.answer is Answer.DOES_NOT_FIT
+    assert "of 15.75 GiB per chip" in said.message
+    assert "nothing near fits (0 changes tried)" in said.message
     answer = json.loads(capsys.readouterr().out)
     assert answer["fits"] is False
     assert answer["memory"]["total"] > answer["hbmBytes"] == int(15.75 * GIB)
@@ -165,6 +182,14 @@ def test_the_report_says_what_bounds_the_step() -> None:
     """Bytes by what they hold, and an estimate that is called an upper bound."""
     fit = a_fit(arguments=GIB)
     assert "does not fit: 101.00 of 15.75 GiB per chip (arguments 1.00" in report(fit)
+    assert advice(fit, None, 3).endswith(
+        "; nothing near fits (3 changes tried): take a larger slice"
+    )
+    larger = next(one for one in changes(fit) if "topology" in one.words)
+    bounded = dataclasses.replace(fit, roofline=Roofline(1.0, 0.5, 0.2, 0.1, mfu=0.5))
+    assert "; the nearest that fits: topology 2x4, which fits: 101" in advice(
+        fit, (larger, bounded), 3
+    )
     assert "upper bound" not in report(fit)
     traffic = [{"axes": ("fsdp",), "kind": "all-gather", "bytes": 2**20, "count": 3}]
     bound = Roofline(1.0, 0.5, 2.0, 0.1, mfu=0.5)

@@ -12,6 +12,7 @@ from tpujob_operator.api.status import Condition, ConditionStatus
 class ConditionType(enum.StrEnum):
     """Types of a job's conditions, in the order in which they are written."""
 
+    PREFLIGHT = "Preflight"  # the step fits its chips; only where it was asked
     ADMITTED = "Admitted"  # the spec is valid and the job may have its objects
     READY = "Ready"  # every wanted host is ready
     PROGRESSING = "Progressing"  # steps are being made

@@ -24,8 +24,10 @@ from tpujob_operator.api.podtemplate import (
 )
 from tpujob_operator.api.spec import (
     MAX_SLICES,
+    NO_PREFLIGHT,
     STRAGGLER_RATIOS,
     JobSpec,
+    Preflight,
 )
 from tpujob_operator.api.status import JobStatus
 from tpujob_operator.api.structural import structural_schema, unknown_fields, wrong_types
@@ -165,6 +167,8 @@ def _problems(job: TPUTrainingJob) -> list[str]:
         found.append("spec: give exactly one of template and trainer")
     if spec.trainer and not spec.checkpoint:
         found.append("spec.checkpoint: trainer needs checkpoint.directory")
+    if spec.preflight is Preflight.COMPILE and not spec.trainer:
+        found.append(f"spec.preflight: {NO_PREFLIGHT}")
     found += _elastic_problems(spec) + recovery.problems(spec)
     found += _template_problems(spec) + _checkpoint_problems(spec) + _health_problems(spec)
     return found

@@ -11,6 +11,12 @@ INVALID_SPEC: Final = "InvalidSpec"
 QUEUED: Final = "Queued"  # for quota
 EVICTED: Final = "Evicted"  # its quota has been taken back
 
+# ---- Preflight
+CHECKING: Final = "Checking"  # and of Admitted, while that is waited for
+FITS: Final = "Fits"
+DOES_NOT_FIT: Final = "DoesNotFit"  # and of Failed, or of Stalled for a changed spec
+NOT_CHECKED: Final = "NotChecked"  # it could not be found out
+
 # ---- Ready, Progressing
 CREATED: Final = "Created"  # the objects of an attempt have been applied
 WAITING_FOR_PODS: Final = "WaitingForPods"

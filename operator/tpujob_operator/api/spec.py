@@ -33,6 +33,13 @@ _OPEN: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
 Accelerator = enum.StrEnum("Accelerator", {g.name: g.name for g in GENERATIONS})  # type: ignore[misc] # the catalogue is the source
 
 
+#: Of a job with a program of its own.
+NO_PREFLIGHT = (
+    "Compile needs trainer: only the bundled trainer can be compiled without its chips; leave it "
+    "out for a program of your own"
+)
+
+
 class Trainer(Model):
     """The bundled trainer."""
 
@@ -183,6 +190,13 @@ class Elastic(Model):
     )
 
 
+class Preflight(enum.StrEnum):
+    """What is found out before a job takes chips."""
+
+    NONE = "None"
+    COMPILE = "Compile"
+
+
 class JobSpec(Model):
     """What the user asks for."""
 
@@ -210,6 +224,10 @@ class JobSpec(Model):
             rule(
                 "!has(self.elastic) || self.elastic.minSlices <= self.slices",
                 "elastic.minSlices must not be above slices: it is the fewest to train on",
+            ),
+            rule(
+                "self.preflight != 'Compile' || has(self.trainer)",
+                f"preflight: {NO_PREFLIGHT}",
             ),
             rule(
                 f"self.slices + self.spares <= {MAX_SLICES}",
@@ -293,6 +311,12 @@ class JobSpec(Model):
                 "queue must be the name of a LocalQueue: lower-case letters, digits and dashes",
             ),
         ),
+    )
+    preflight: Preflight = Field(
+        default=Preflight.NONE,
+        description="Compile: before the job takes chips, the TPU compiler is asked on a CPU "
+        "whether the bundled trainer's step fits them. A job that does not fit fails; a changed "
+        "spec that does not is not begun. Needs a trainer image with libtpu.",
     )
     priority_class_name: str | None = Field(
         default=None,

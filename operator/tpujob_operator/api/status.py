@@ -196,7 +196,7 @@ class JobStatus(Model):
     conditions: list[Condition] = Field(
         default_factory=list,
         description="Admitted, Ready, Progressing, Restarting, Degraded, Stalled, Suspended, "
-        "Succeeded, Failed.",
+        "Succeeded, Failed; and Preflight where spec.preflight asks for it.",
         json_schema_extra={
             "x-kubernetes-list-type": "map",
             "x-kubernetes-list-map-keys": ["type"],

@@ -10,8 +10,9 @@ from typing import Any
 import yaml
 
 from tpujob_operator.api.models import TPUTrainingJob
+from tpujob_operator.api.spec import Preflight
 from tpujob_operator.cli.files import read_jobs
-from tpujob_operator.core.manifests import build
+from tpujob_operator.core.manifests import build, preflight
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.manifests.secret import TOKEN_KEY
 
@@ -51,9 +52,12 @@ def run(given: argparse.Namespace) -> int:
 
 
 def rendered(job: TPUTrainingJob, attempt: int, options: ManifestOptions) -> list[dict[str, Any]]:
-    """The objects of an attempt, with stand-ins for the job's UID and its token."""
+    """The objects of attempt and preflight, with stand-ins for the job's UID and its token."""
     meta = job.metadata.model_copy(update={"uid": job.metadata.uid or _UID})
-    objects = build(job.model_copy(update={"metadata": meta}), attempt=attempt, options=options)
+    job = job.model_copy(update={"metadata": meta})
+    objects = build(job, attempt=attempt, options=options)
+    if job.spec.preflight is Preflight.COMPILE:
+        objects.append(preflight.build(job, options))
     return [
         {**thing, "data": {TOKEN_KEY: _TOKEN}} if thing["kind"] == "Secret" else thing
         for thing in objects

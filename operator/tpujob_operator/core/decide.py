@@ -32,6 +32,7 @@ from tpujob_operator.core.policies.objects import (
     wait_for_jobset_kind,
 )
 from tpujob_operator.core.policies.placement import move_attempt, watch_suspects
+from tpujob_operator.core.policies.preflight import judge_preflight, run_preflight
 from tpujob_operator.core.policies.progress import (
     note_bound_pods,
     report_missing_hosts,
@@ -67,6 +68,7 @@ POLICIES: tuple[Policy, ...] = (
     follow_queue,
     wait_for_jobset_kind,
     begin_first_attempt,
+    judge_preflight,
     blame_lost_pods,
     note_running_pods,
     restart_lost_world,
@@ -92,6 +94,7 @@ POLICIES: tuple[Policy, ...] = (
     report_missing_hosts,
     report_silent_coordinator,
     tell_coordinator,
+    run_preflight,
 )
 
 

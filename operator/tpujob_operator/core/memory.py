@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from tpujob_operator.core import suspects
+from tpujob_operator.core import checks, suspects
+from tpujob_operator.core.checks import Check
 from tpujob_operator.core.stored import known_fields
 from tpujob_operator.core.suspects import Suspect
 
@@ -61,6 +62,7 @@ class Memory:
     forgiven_ms: int = 0  # incidents before make no node suspect
     low_mfu_since_ms: int = 0  # 0: it is not low
     ends_since_ms: int = 0  # of pods of an attempt without agents; 0: none has ended
+    checks: tuple[Check, ...] = ()  # by preflights, the newest last
 
     def replaced(self, name: str, now_ms: int) -> Memory:
         """The memory after the Job called ``name`` was deleted for a lost pod."""
@@ -78,6 +80,7 @@ class Memory:
             committed_at_attempt=committed_step,
             dead_nodes=self.dead_nodes,
             forgiven_ms=self.forgiven_ms,
+            checks=self.checks,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -94,6 +97,7 @@ class Memory:
             "forgivenMs": self.forgiven_ms,
             "lowMfuSinceMs": self.low_mfu_since_ms,
             "endsSinceMs": self.ends_since_ms,
+            "checks": [dataclasses.asdict(check) for check in self.checks],
         }
 
     @classmethod
@@ -125,4 +129,5 @@ class Memory:
             forgiven_ms=int(raw.get("forgivenMs", 0)),
             low_mfu_since_ms=int(raw.get("lowMfuSinceMs", 0)),
             ends_since_ms=int(raw.get("endsSinceMs", 0)),
+            checks=checks.from_json(raw.get("checks", ())),
         )

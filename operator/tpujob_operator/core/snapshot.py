@@ -173,16 +173,31 @@ class Snapshot:
         return tuple(item for item in self.jobsets if item.owner_uid == self.uid)
 
     @functools.cached_property
+    def preflight(self) -> JobView | None:
+        """The Job that checks the job before it starts; it may be a deleted namesake's."""
+        return next((item for item in self.jobs if item.is_preflight), None)
+
+    @functools.cached_property
+    def of_attempts(self) -> tuple[View, ...]:
+        """All JobSets, Jobs and pods that belong to some attempt."""
+        others = (*self.jobs, *self.pods)
+        return (*self.jobsets, *(item for item in others if not item.is_preflight))
+
+    @functools.cached_property
     def leftovers(self) -> tuple[View, ...]:
         """What earlier attempts, or a deleted namesake of the job, have left behind."""
         current = self.jobset.uid if self.jobset else None
         jobsets = tuple(item for item in self.jobsets if item.uid != current)
-        jobs = tuple(item for item in self.jobs if item.owner_uid != current)
+        jobs = tuple(
+            item for item in self.jobs if item.owner_uid != current and not item.is_preflight
+        )
         alive = {item.uid for item in self.current_jobs}
         pods = tuple(
             pod
             for pod in self.pods
-            if pod.owner_uid not in alive and (pod.attempt != self.attempt or current is None)
+            if not pod.is_preflight
+            and pod.owner_uid not in alive
+            and (pod.attempt != self.attempt or current is None)
         )
         return (*jobsets, *jobs, *pods)
 

@@ -144,7 +144,10 @@ def _slices(situation: Situation) -> Slices:
 def _conditions(situation: Situation, old: tuple[Condition, ...]) -> tuple[Condition, ...]:
     conditions: tuple[Condition, ...] = ()
     for kind in ConditionType:
-        verdict = _verdict(situation, kind, find_condition(old, kind))
+        before = find_condition(old, kind)
+        if kind not in _NEGATIVE and kind not in situation.verdicts and before is None:
+            continue  # nobody has asked
+        verdict = _verdict(situation, kind, before)
         conditions = set_condition(
             (*conditions, *(item for item in old if item.type == kind)),
             kind,
@@ -165,8 +168,9 @@ def _verdict(situation: Situation, kind: ConditionType, old: Condition | None) -
     if done is not None and kind is ConditionType.READY:
         # Tools that wait for Ready (kstatus) take a finished job as what was asked for.
         return Verdict(True, done.reason, done.message)
-    if old is not None and kind is ConditionType.ADMITTED and situation.history.ledger.ended:
-        # The end takes nothing back.
+    has_ended = situation.history.ledger.ended and kind is ConditionType.ADMITTED
+    if old is not None and (has_ended or kind is ConditionType.PREFLIGHT):
+        # The end takes nothing back, and an answer holds until there is another one.
         return Verdict(old.status is ConditionStatus.TRUE, old.reason, old.message)
     return Verdict(False, *_NEGATIVE[kind])
 

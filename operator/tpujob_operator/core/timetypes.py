@@ -56,7 +56,7 @@ TYPE_OF_PHASE: dict[Phase, TimeType] = {
 DESCRIPTIONS: dict[TimeType, str] = {
     TimeType.TEARDOWN: "failure verdict, drain or suspension until the last old process is gone",
     TimeType.SUSPENDED: "suspended by the user or an administrator",
-    TimeType.QUEUED: "waiting for quota",
+    TimeType.QUEUED: "waiting for quota, or for a preflight",
     TimeType.BACKOFF: "waiting by policy before a restart",
     TimeType.PROVISIONING: "admitted, until all pods are bound to nodes",
     TimeType.IMAGE: "pods bound, until every agent has reported: pulls and container starts",

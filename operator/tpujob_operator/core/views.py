@@ -12,8 +12,10 @@ from tpujob_operator.core.kinds import JOB, JOB_SET, POD, Kind, Ref
 from tpujob_operator.core.manifests.names import (
     ATTEMPT_LABEL,
     AVOIDED_ANNOTATION,
+    CHECKED_ANNOTATION,
     COORDINATOR,
     ROLE_LABEL,
+    ROLE_PREFLIGHT,
     ROLE_WORKER,
     SHAPE_ANNOTATION,
     SLICE_INDEX_LABEL,
@@ -68,6 +70,11 @@ class View:
         """Attempt the object belongs to; 0: not labelled."""
         label = self._label(ATTEMPT_LABEL)
         return int(label) if label.isdigit() else 0
+
+    @property
+    def is_preflight(self) -> bool:
+        """Whether the object belongs to no attempt, but to a check before one."""
+        return self._label(ROLE_LABEL) == ROLE_PREFLIGHT
 
     def _label(self, name: str) -> str:
         return str(self.obj["metadata"].get("labels", {}).get(name, ""))
@@ -146,9 +153,14 @@ class JobSetView(View):
 
 
 class JobView(View):
-    """A Job of a JobSet: the coordinator's, or one slice."""
+    """A Job of a JobSet: the coordinator's, or one slice. Or a preflight's."""
 
     kind = JOB
+
+    @property
+    def checked(self) -> str:
+        """Digest of what a preflight checks."""
+        return str(self.obj["metadata"].get("annotations", {}).get(CHECKED_ANNOTATION, ""))
 
     @property
     def is_coordinator(self) -> bool:
@@ -191,6 +203,11 @@ class JobView(View):
         """Whether the Job is complete or failed, or about to be."""
         ends = ("Complete", "SuccessCriteriaMet", "Failed", "FailureTarget")
         return any(self._condition(kind) for kind in ends)
+
+    @property
+    def failure(self) -> str:
+        """Why the Job has failed, in the Job controller's words; empty: it has not."""
+        return str((self._condition("Failed") or {}).get("message", ""))
 
 
 class PodView(View):
@@ -300,6 +317,14 @@ class PodView(View):
             containers += status.get("initContainerStatuses") or ()
         ends = (container.get("state", {}).get("terminated") for container in containers)
         return min((_exit(end) for end in ends if end and end.get("exitCode")), default=None)
+
+    @property
+    def last_words(self) -> tuple[str, str]:
+        """Reason and message of the container that has ended, of a pod with one."""
+        for container in self.obj.get("status", {}).get("containerStatuses") or ():
+            ended = container.get("state", {}).get("terminated") or {}
+            return str(ended.get("reason", "")), str(ended.get("message", ""))
+        return "", ""
 
     @property
     def waiting(self) -> tuple[str, str] | None:

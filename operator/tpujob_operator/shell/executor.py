@@ -11,6 +11,7 @@ from typing import Any
 from tpujob_operator.api.base import rfc3339
 from tpujob_operator.core.kinds import (
     CHILDREN,
+    JOB,
     JOB_SET,
     SECRET,
     SERVICE,
@@ -103,8 +104,8 @@ class Executor:
         match action:
             case Apply(manifest):
                 kind = kind_of(manifest)
-                # A JobSet of the same name that is not ours must not be taken over.
-                answer = await self._client.apply(manifest, force=kind is not JOB_SET)
+                # A JobSet or Job of the same name that is not ours must not be taken over.
+                answer = await self._client.apply(manifest, force=kind not in (JOB_SET, JOB))
                 self._remember(kind, answer)
                 _log.info("applied %s", action.what)
             case Patch(ref, body):

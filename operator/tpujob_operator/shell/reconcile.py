@@ -135,7 +135,8 @@ class Reconciler:
         if snapshot.job and snapshot.job.spec.queue and jobset and jobset.is_suspended:
             words = await self._quota_words(snapshot.key.namespace, jobset.uid)
             snapshot = dataclasses.replace(snapshot, quota_words=words)
-        podless = unmade.podless_jobs(snapshot.current_jobs, snapshot.pods, at_ms)
+        jobs = (*snapshot.current_jobs, *((snapshot.preflight,) if snapshot.preflight else ()))
+        podless = unmade.podless_jobs(jobs, snapshot.pods, at_ms)
         if podless:
             refusals = await self._job_events.words_about(podless)
             snapshot = dataclasses.replace(snapshot, unmade=refusals)

@@ -10,8 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+from tpujob_agent.preflight import Answer, Verdict
 from tpujob_tpu.catalogue import UnknownSliceError
 from tpujob_trainer import config as configs
 from tpujob_trainer.ahead.target import (
@@ -47,6 +49,8 @@ def run(command: str, argv: Sequence[str]) -> int:
         return _check(wanted, config, options)
     except (ConfigError, NoCompilerError) as error:
         print(f"tpujob-trainer {command}: {error}", file=sys.stderr)
+        answer = Answer.INVALID if isinstance(error, ConfigError) else Answer.UNABLE
+        _conclude(options, answer, str(error))
         return USER_ERROR
 
 
@@ -78,6 +82,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
         default=8,
         help="changes to compile in search of one that fits (default 8)",
     )
+    parser.add_argument("--verdict", metavar="FILE", help="write the answer, short, for a program")
     return parser
 
 
@@ -163,8 +168,11 @@ def _check(wanted: Target, config: TrainerConfig, options: argparse.Namespace) -
     except ShardingError as error:
         raise ConfigError([str(error)]) from error
     found = None
-    if not fit.is_fitting:
+    answer = Answer.FITS if fit.is_fitting else Answer.DOES_NOT_FIT
+    _conclude(options, answer, report.memory_line(fit))
+    if not fit.is_fitting:  # which holds, whatever becomes of the search
         found = search.nearest_fit(fit, compiled, tries=options.tries)
+        _conclude(options, answer, report.advice(fit, found, options.tries))
     if options.output == "json":
         nearest = found and {"change": found[0].words, **found[1].to_json()}
         print(json.dumps({**fit.to_json(), "nearestFit": nearest}, indent=2))
@@ -173,8 +181,14 @@ def _check(wanted: Target, config: TrainerConfig, options: argparse.Namespace) -
         if found:
             print(f"\nthe nearest that fits: {found[0].words}\n{report.report(found[1])}")
         elif not fit.is_fitting:
-            print(f"\nnothing near fits ({options.tries} changes tried): take a larger slice")
+            print(f"\n{report.nothing_near(options.tries)}")
     return 0 if fit.is_fitting else DOES_NOT_FIT
+
+
+def _conclude(options: argparse.Namespace, answer: Answer, message: str) -> None:
+    """Write the answer where it was asked for."""
+    if getattr(options, "verdict", None):
+        Path(options.verdict).write_text(Verdict(answer, message).to_json(), encoding="utf-8")
 
 
 def _compile(wanted: Target | None, config: TrainerConfig, out: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tpujob_tpu.chips import GIB
 from tpujob_trainer.ahead.check import Fit
 from tpujob_trainer.ahead.roofline import Roofline
+from tpujob_trainer.ahead.search import Change
 
 _MIB = 2**20
 
@@ -37,6 +38,20 @@ def memory_line(fit: Fit) -> str:
         parts |= {"output": memory.output, "code": memory.code}
     shown = ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items())
     return f"{verdict}: {needs} ({shown})"
+
+
+def advice(fit: Fit, nearest: tuple[Change, Fit] | None, tries: int) -> str:
+    """That it does not fit, and what would, in a sentence."""
+    if nearest is None:
+        return f"{memory_line(fit)}; {nothing_near(tries)}"
+    change, other = nearest
+    words = change.words.removeprefix("--")
+    return f"{memory_line(fit)}; the nearest that fits: {words}, which {memory_line(other)}"
+
+
+def nothing_near(tries: int) -> str:
+    """What to do when no change of those that were tried fits."""
+    return f"nothing near fits ({tries} changes tried): take a larger slice"
 
 
 def _flops_line(fit: Fit) -> str:

@@ -10,6 +10,7 @@ from tpujob_agent.protocol import JAX_PORT_BASE, Env
 from tpujob_operator.api.checkpoints import Checkpoint, IntervalPolicy
 from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.api.podtemplate import AGENT_DIR, SNAPSHOT_DIR
+from tpujob_operator.api.spec import Trainer
 from tpujob_operator.core.manifests import names, pods, secret, service
 
 #: Modules that are worth importing once per pod; the agent goes on without those that are missing.
@@ -78,17 +79,22 @@ def _trainer(job: TPUTrainingJob) -> Iterator[dict[str, Any]]:
     yield pods.variable(Env.HANG_MIN_S, spec.health.hang.min_seconds)
     yield pods.variable(Env.HANG_FACTOR, spec.health.hang.factor)
     if spec.health.progress_pattern:
-        yield pods.variable(Env.PROGRESS_PATTERN, _literal(spec.health.progress_pattern))
+        yield pods.variable(Env.PROGRESS_PATTERN, literal(spec.health.progress_pattern))
     yield from _checkpoint(job)
     if spec.trainer:
-        config = json.dumps(spec.trainer.config, sort_keys=True, separators=(",", ":"))
-        yield pods.variable(Env.TRAINER_CONFIG, _literal(config))
+        yield trainer_config(spec.trainer)
+
+
+def trainer_config(trainer: Trainer) -> dict[str, Any]:
+    """The variable that holds the bundled trainer's configuration."""
+    config = json.dumps(trainer.config, sort_keys=True, separators=(",", ":"))
+    return pods.variable(Env.TRAINER_CONFIG, literal(config))
 
 
 def _checkpoint(job: TPUTrainingJob) -> Iterator[dict[str, Any]]:
     checkpoint = job.spec.checkpoint
     if checkpoint:
-        yield pods.variable(Env.CHECKPOINT_DIR, _literal(checkpoint.directory))
+        yield pods.variable(Env.CHECKPOINT_DIR, literal(checkpoint.directory))
         yield pods.variable(Env.CHECKPOINT_INTERVAL, interval(checkpoint))
         yield pods.variable(Env.CHECKPOINT_KEEP, checkpoint.keep)
 
@@ -151,6 +157,6 @@ def _preload(job: TPUTrainingJob) -> tuple[str, ...]:
     return _PRELOAD_BUNDLED if job.spec.trainer else _PRELOAD
 
 
-def _literal(value: str) -> str:
+def literal(value: str) -> str:
     """Text that the kubelet takes as it is: ``$(NAME)`` would be replaced."""
     return value.replace("$(", "$$(")

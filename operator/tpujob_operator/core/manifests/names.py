@@ -18,11 +18,15 @@ SHAPE_ANNOTATION: Final = "tpujob.dev/shape"
 #: Nodes that the worker pods of an attempt keep away from, separated by commas.
 AVOIDED_ANNOTATION: Final = "tpujob.dev/avoided-nodes"
 
+#: Digest of what a preflight checks.
+CHECKED_ANNOTATION: Final = "tpujob.dev/checked"
+
 #: Kueue's: the LocalQueue that a JobSet waits in.
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 
 ROLE_WORKER: Final = "worker"
 ROLE_COORDINATOR: Final = "coordinator"
+ROLE_PREFLIGHT: Final = "preflight"
 #: Names of the JobSet's replicated jobs.
 COORDINATOR: Final = "coordinator"
 SLICE: Final = "slice"
@@ -50,6 +54,11 @@ def slice_job(job: str, attempt: int, slice_index: int) -> str:
 def worker_host(job: str, attempt: int, slice_index: int | str, host: int | str) -> str:
     """DNS name of a worker pod within its namespace; JobSet's headless service has its name."""
     return f"{slice_job(job, attempt, 0)[:-1]}{slice_index}-{host}.{jobset(job, attempt)}"
+
+
+def preflight_job(job: str) -> str:
+    """Name of the Job that checks a job before it starts."""
+    return f"{job}-preflight"
 
 
 def coordinator_service(job: str) -> str:

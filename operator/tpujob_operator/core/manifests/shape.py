@@ -21,6 +21,12 @@ _SHAPING = {
 _DIGEST_CHARACTERS = 12
 
 
+def digest(value: object) -> str:
+    """Digest of a JSON value."""
+    text = json.dumps(value, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARACTERS]
+
+
 def shape(job: TPUTrainingJob) -> str:
     """Digests by field, as a JSON object that the attempt's JobSet carries.
 
@@ -53,9 +59,4 @@ def _digests(job: TPUTrainingJob) -> dict[str, str]:
         spec["recovery.preload"] = job.spec.recovery.preload
     if job.spec.recovery.recreates_pods:
         spec["recovery.pods"] = job.spec.recovery.pods.value
-    return {name: _digest(value) for name, value in spec.items()}
-
-
-def _digest(value: object) -> str:
-    text = json.dumps(value, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARACTERS]
+    return {name: digest(value) for name, value in spec.items()}

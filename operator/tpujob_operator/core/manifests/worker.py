@@ -35,7 +35,7 @@ def pod_template(
     job: TPUTrainingJob, attempt: int, options: ManifestOptions, avoided: Avoided
 ) -> dict[str, Any]:
     """Template of the worker pods; what the user's template says stays as it is."""
-    template = _own_template(job) if job.spec.template else _bundled_template(job, options)
+    template = _own_template(job) if job.spec.template else bundled_template(job, options)
     template["metadata"] = template.get("metadata") or {}  # null means the same as nothing
     _mark(template["metadata"], job, attempt)
     spec = template["spec"]
@@ -70,7 +70,8 @@ def _own_template(job: TPUTrainingJob) -> dict[str, Any]:
     return copy.deepcopy(job.spec.template.to_json())
 
 
-def _bundled_template(job: TPUTrainingJob, options: ManifestOptions) -> dict[str, Any]:
+def bundled_template(job: TPUTrainingJob, options: ManifestOptions) -> dict[str, Any]:
+    """Template of a pod of the bundled trainer, without anything of an attempt."""
     assert job.spec.trainer is not None
     trainer = job.spec.trainer
     pod: dict[str, Any] = {"automountServiceAccountToken": False}

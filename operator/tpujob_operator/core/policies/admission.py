@@ -1,13 +1,15 @@
-"""Admission: an attempt may have pods at once, or when Kueue has quota for it."""
+"""Admission: an attempt may have pods at once, or when its preflight or Kueue lets it."""
 
 from tpujob_operator.api import reasons
 from tpujob_operator.api.conditions import ConditionType
 from tpujob_operator.core.observations import FactKind
 from tpujob_operator.core.plan import Note
+from tpujob_operator.core.policies.preflight import is_held
 from tpujob_operator.core.situation import NOTHING, Outcome, Situation, Verdict, fact
 
 #: Kueue's words are read again this often.
 _LOOK_S = 10.0
+_CHECKED_FIRST = "The job waits for its preflight, see the condition Preflight."
 
 
 def follow_queue(situation: Situation) -> Outcome:
@@ -16,7 +18,8 @@ def follow_queue(situation: Situation) -> Outcome:
         return NOTHING
     is_known, is_queued = situation.history.ledger.queued, _is_queued(situation)
     if is_queued == is_known:
-        return Outcome(requeue_after_s=_LOOK_S) if is_queued else NOTHING
+        is_kueues = is_queued and not _is_checked_first(situation)
+        return Outcome(requeue_after_s=_LOOK_S) if is_kueues else NOTHING
     kind = FactKind.QUEUED if is_queued else FactKind.ADMITTED
     return Outcome(facts=(fact(situation, kind),), notes=_notes(situation, is_queued=is_queued))
 
@@ -24,7 +27,9 @@ def follow_queue(situation: Situation) -> Outcome:
 def report_admission(situation: Situation) -> Outcome:
     """The job is admitted once its JobSet exists and may have pods."""
     jobset = situation.jobset
-    if _is_queued(situation):
+    if _is_checked_first(situation):
+        verdict = Verdict(False, reasons.CHECKING, _CHECKED_FIRST)
+    elif _is_queued(situation):
         verdict = Verdict(False, reasons.QUEUED, _waiting(situation))
     elif jobset is None or jobset.is_suspended:
         return NOTHING
@@ -35,11 +40,19 @@ def report_admission(situation: Situation) -> Outcome:
 
 def _is_queued(situation: Situation) -> bool:
     spec, jobset = situation.job.spec, situation.jobset
-    if not spec.queue or spec.suspend or situation.is_ending:
+    if spec.suspend or situation.is_ending:
+        return False
+    if _is_checked_first(situation):
+        return True
+    if not spec.queue:
         return False
     if jobset is None:  # between two attempts it has no place in the queue, and needs one
         return situation.history.ledger.queued
     return jobset.is_suspended and not jobset.is_completed
+
+
+def _is_checked_first(situation: Situation) -> bool:
+    return situation.jobset is None and is_held(situation)
 
 
 def _waiting(situation: Situation) -> str:
@@ -49,7 +62,7 @@ def _waiting(situation: Situation) -> str:
 
 
 def _notes(situation: Situation, *, is_queued: bool) -> tuple[Note, ...]:
-    if not situation.job.spec.queue:
+    if not situation.job.spec.queue or _is_checked_first(situation):
         return ()
     if not is_queued:
         message = f"The queue {situation.job.spec.queue} has given the job its quota."

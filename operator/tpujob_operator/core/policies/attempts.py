@@ -9,6 +9,7 @@ from tpujob_operator.core.manifests.shape import changed_fields
 from tpujob_operator.core.observations import Fact, FactKind
 from tpujob_operator.core.plan import Delete, Note
 from tpujob_operator.core.policies.completion import failed
+from tpujob_operator.core.policies.preflight import is_held
 from tpujob_operator.core.situation import NOTHING, Outcome, Situation, Verdict, fact
 from tpujob_operator.core.views import JobSetView
 
@@ -66,7 +67,7 @@ def restart_failed_attempt(situation: Situation) -> Outcome:
 def restart_changed_attempt(situation: Situation) -> Outcome:
     """Replace an attempt by one that is made from the changed spec; the old one saves first."""
     jobset = situation.jobset
-    if jobset is None or jobset.is_deleting or situation.is_ending:
+    if jobset is None or jobset.is_deleting or situation.is_ending or is_held(situation):
         return NOTHING
     fields = changed_fields(jobset.shape, situation.job)
     if not fields:

@@ -8,6 +8,7 @@ from tpujob_operator.core.observations import FactKind
 from tpujob_operator.core.plan import Action, Apply, Delete, Note
 from tpujob_operator.core.policies.attempts import budgets_used
 from tpujob_operator.core.policies.placement import suspects_of
+from tpujob_operator.core.policies.preflight import is_held
 from tpujob_operator.core.situation import NOTHING, Outcome, Situation, Verdict, fact
 from tpujob_operator.core.suspects import Avoided
 
@@ -38,9 +39,11 @@ def ensure_objects(situation: Situation) -> Outcome:
     snapshot = situation.snapshot
     if situation.jobset is not None:
         return _repair(situation)
-    leftovers = snapshot.leftovers if situation.attempt == snapshot.attempt else _all(situation)
-    if leftovers:
+    is_same = situation.attempt == snapshot.attempt
+    if snapshot.leftovers if is_same else snapshot.of_attempts:
         return _clear(situation)
+    if is_held(situation):
+        return NOTHING
     if situation.job.spec.suspend and situation.job.spec.queue:
         return NOTHING  # in its queue it would be started
     wait_ms = situation.memory.next_attempt_ms - situation.now_ms
@@ -97,10 +100,6 @@ def _repair(situation: Situation) -> Outcome:
         return Outcome(requeue_after_s=due_ms / 1000)
     manifests = [item for item in _manifests(situation) if item["kind"] != "JobSet"]
     return Outcome(actions=tuple(Apply(manifest) for manifest in manifests))
-
-
-def _all(situation: Situation) -> tuple[object, ...]:
-    return (*situation.snapshot.jobsets, *situation.snapshot.jobs, *situation.snapshot.pods)
 
 
 def _clear(situation: Situation) -> Outcome:
