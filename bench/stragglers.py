@@ -1,7 +1,8 @@
 """How well stragglers are found, by simulation: ``python -m bench stragglers``.
 
 A matrix of faults, factors and sizes of worlds; and hours without a fault but with all that
-could be taken for one. Every run has a seed of its own and can be repeated alone.
+could be taken for one. Every run has a seed of its own and can be repeated alone. The noise is
+modelled, or drawn from what real processes have shown (``--noise recorded``).
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import dataclasses
 import itertools
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from bench import recorded
 from bench.figures import machine
+from bench.noise import Modelled, Noise
 from bench.traces import Fault, Kind, Moment, World, traps
 from tpujob_coordinator.stragglers import Stragglers
 
@@ -30,6 +33,17 @@ LEAST_FACTOR = 1.15
 _HEALTHY_S, _FAULTY_S = 90, 300
 _HOUR_S = 3600
 
+Noises = Callable[[int, np.random.Generator], Noise]
+
+
+def noises(name: str) -> Noises:
+    """What makes the noise of a world of so many hosts: ``modelled`` or ``recorded``."""
+    if name == "modelled":
+        return Modelled
+    recording = recorded.Recording.load(recorded.FILE)
+    print(f"noise recorded from {recording.about}")
+    return lambda hosts, rng: recorded.Recorded(recording, hosts, rng)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
@@ -42,11 +56,12 @@ class Outcome:
     too_early: bool  # somebody was named before there was a fault
 
 
-def run(kind: Kind, factor: float, hosts: int, seed: int) -> Outcome:
+def run(kind: Kind, factor: float, hosts: int, seed: int, noise: Noises = Modelled) -> Outcome:
     """One run: healthy for a while, then the fault until somebody is named."""
     rng = np.random.default_rng([seed, hosts, int(100 * factor), list(Kind).index(kind)])
     step_ms = float(rng.uniform(200, 1500))
-    world, watch = World(hosts, step_ms, rng), Stragglers(range(hosts), LIMIT)
+    world = World(hosts, step_ms, rng, noise(hosts, rng))
+    watch = Stragglers(range(hosts), LIMIT)
     fault = Fault(kind, factor, int(rng.integers(hosts)))
     for _ in range(round(_HEALTHY_S * 1000 / step_ms)):
         world.advance(watch, None, Moment())
@@ -68,10 +83,11 @@ def matrix(
     kinds: Iterable[Kind] = Kind,
     factors: Sequence[float] = FACTORS,
     sizes: Sequence[int] = SIZES,
+    noise: Noises = Modelled,
 ) -> list[Outcome]:
     """All cells, ``runs`` of each."""
     cells = itertools.product(kinds, factors, sizes, range(runs))
-    return [run(kind, factor, hosts, seed) for kind, factor, hosts, seed in cells]
+    return [run(kind, factor, hosts, seed, noise) for kind, factor, hosts, seed in cells]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -112,10 +128,11 @@ class Peace:
     us_per_host_second: float  # of the detector's time
 
 
-def peace(hours: float, hosts: int, seed: int) -> Peace:
+def peace(hours: float, hosts: int, seed: int, noise: Noises = Modelled) -> Peace:
     """Run traps for so long."""
     rng = np.random.default_rng(seed)
-    world, watch = World(hosts, 1000.0, rng), Stragglers(range(hosts), LIMIT)
+    world = World(hosts, 1000.0, rng, noise(hosts, rng))
+    watch = Stragglers(range(hosts), LIMIT)
     moments, alarms, slow, was_slow, known = traps(rng), 0, 0, False, set[int]()
     while world.elapsed_ms < hours * _HOUR_S * 1000:
         world.advance(watch, None, next(moments))
@@ -126,11 +143,11 @@ def peace(hours: float, hosts: int, seed: int) -> Peace:
     return Peace(hours, alarms, slow, cost_us)
 
 
-def main(runs: int, hours: float) -> None:
+def main(runs: int, hours: float, noise_name: str) -> None:
     """Print a line for each kind and factor, the figures of all, and those of peace."""
     print(machine())
-    begun = time.perf_counter()
-    outcomes = matrix(runs)
+    begun, noise = time.perf_counter(), noises(noise_name)
+    outcomes = matrix(runs, noise=noise)
     by_cell: dict[tuple[str, float], list[Outcome]] = collections.defaultdict(list)
     for outcome in outcomes:
         by_cell[outcome.fault.kind, outcome.fault.factor].append(outcome)
@@ -146,8 +163,8 @@ def main(runs: int, hours: float) -> None:
             f"{statistics.median(times):5.0f} ({p95})"
         )
     print(figures(outcomes), f"{len(outcomes)} runs", flush=True)
-    large = matrix(max(1, runs // 6), factors=LARGE_FACTORS, sizes=[LARGE])
+    large = matrix(max(1, runs // 6), factors=LARGE_FACTORS, sizes=[LARGE], noise=noise)
     print(f"{LARGE} hosts: {figures(large)} {len(large)} runs", flush=True)
     for stretch in range(_STRETCHES):
-        print(peace(hours / _STRETCHES, 8, 100 + stretch), flush=True)
+        print(peace(hours / _STRETCHES, 8, 100 + stretch, noise), flush=True)
     print(f"{time.perf_counter() - begun:.0f} s")

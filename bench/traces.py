@@ -1,8 +1,8 @@
 """Times of the hosts of a simulated world in lock-step, with one host at fault or none.
 
 A step: the host's own work (a tenth), then its devices, then two rounds in which everybody
-waits for everybody. Devices go on while their host is stopped, as accelerators do. Noise:
-5 % of each, and 3 % of the host's works and of the probes take 1.5 to 4 times as long.
+waits for everybody. Devices go on while their host is stopped, as accelerators do. The noise
+is a model of it (``bench.noise``), or was recorded (``bench.recorded``).
 """
 
 from __future__ import annotations
@@ -15,14 +15,10 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bench.noise import OWN_SHARE, Floats, Modelled, Noise, Own
 from tpujob_coordinator.stragglers import HostStep, Stragglers
 
-Floats = NDArray[np.float64]
-
-_OWN_SHARE = 0.1
-_NOISE, _SPIKES = 0.05, 0.03
 _PROBE_MS, _ROUND_TRIP_MS, _CLOCK_ERROR_MS = 3.0, 0.8, 0.5
 
 
@@ -58,8 +54,11 @@ class Moment:
 class World:
     """Makes steps and tells a detector of them."""
 
-    def __init__(self, hosts: int, step_ms: float, rng: np.random.Generator) -> None:
+    def __init__(
+        self, hosts: int, step_ms: float, rng: np.random.Generator, noise: Noise | None = None
+    ) -> None:
         self.hosts, self.step_ms, self._rng = hosts, step_ms, rng
+        self._noise: Noise = noise or Modelled(hosts, rng)
         self._ready = np.zeros(hosts)  # when the last step's result was noticed
         self._clock = rng.uniform(-_CLOCK_ERROR_MS, _CLOCK_ERROR_MS, hosts)
         self._gc_every = int(rng.integers(1, 5))
@@ -77,16 +76,17 @@ class World:
     def advance(self, watch: Stragglers[int], fault: Fault | None, now: Moment) -> None:
         """One step of all hosts; probes and round trips about once a second."""
         self.step += 1
-        own, waited, paused = self._own(fault, now)
-        arrived = self._ready + own + now.blocked_ms * self._noise()
-        device = (1 - _OWN_SHARE) * self.step_ms * now.device * self._noise()
+        self._noise.step(self.step_ms)
+        own = self._own(fault, now)
+        arrived = self._ready + own.work + now.blocked_ms * self._noise.device()
+        device = (1 - OWN_SHARE) * self.step_ms * now.device * self._noise.device()
         if fault and fault.kind is Kind.DEVICE:
             device[fault.host] += (fault.factor - 1) * self.step_ms
         if fault and fault.kind is Kind.SIGSTOP:
-            begun, work = self._ready[fault.host], own[fault.host]
+            begun, work = self._ready[fault.host], own.work[fault.host]
             arrived[fault.host] = self._after_stops(begun, work, fault)
         done = self._exchange(self._exchange(arrived + device, fault), fault)
-        told = np.stack([arrived + self._clock, waited, done - arrived, paused], axis=1)
+        told = np.stack([arrived + self._clock, own.waited, done - arrived, own.paused], axis=1)
         begun = time.perf_counter()
         for host, (at, input_ms, wait_ms, gc_ms) in enumerate(told.tolist()):
             times = HostStep(at, 2 * _CLOCK_ERROR_MS, input_ms, wait_ms, gc_ms, now.blocked_ms)
@@ -99,32 +99,22 @@ class World:
             self._told_ms = self._ready[0]
             self._tell_others(watch, fault, now)
 
-    def _noise(self) -> Floats:
-        return self._rng.normal(1.0, _NOISE, self.hosts).clip(0.5)
-
-    def _spiky(self) -> Floats:
-        spikes = self._rng.uniform(1.5, 4.0, self.hosts)
-        return self._noise() * np.where(self._rng.random(self.hosts) < _SPIKES, spikes, 1.0)
-
-    def _own(self, fault: Fault | None, now: Moment) -> tuple[Floats, Floats, Floats]:
-        """The hosts' work, and of it what was spent waiting for input and in pauses."""
-        own = _OWN_SHARE * self.step_ms * now.own * self._spiky()
-        waited, paused = 0.2 * own, np.zeros(self.hosts)
-        seldom = self._rng.random(self.hosts) < 0.01
-        paused[seldom] = self._rng.uniform(0.05, 0.5) * self.step_ms  # a full collection
-        own += paused
+    def _own(self, fault: Fault | None, now: Moment) -> Own:
+        own = self._noise.own(OWN_SHARE * self.step_ms * now.own, self.step_ms)
         if fault is None:
-            return own, waited, paused
+            return own
         extra_ms, host = (fault.factor - 1) * self.step_ms, fault.host
         if fault.kind is Kind.INPUT:
             late_ms = extra_ms * self._rng.lognormal(-0.02, 0.2)
-            own[host], waited[host] = own[host] + late_ms, waited[host] + late_ms
+            own.work[host] += late_ms
+            own.waited[host] += late_ms
         elif fault.kind is Kind.STEAL:
-            own[host] += extra_ms * self._rng.gamma(4.0, 0.25)
+            own.work[host] += extra_ms * self._rng.gamma(4.0, 0.25)
         elif fault.kind is Kind.GC and self.step % self._gc_every == 0:
             late_ms = self._gc_every * extra_ms * self._rng.lognormal(-0.02, 0.2)
-            own[host], paused[host] = own[host] + late_ms, paused[host] + late_ms
-        return own, waited, paused
+            own.work[host] += late_ms
+            own.paused[host] += late_ms
+        return own
 
     def _exchange(self, ready: Floats, fault: Fault | None) -> Floats:
         """Everybody gets something from everybody; from a bad network it comes later."""
@@ -156,13 +146,13 @@ class World:
         for number in range(steps):
             jitter = 1 + 0.1 * math.sin(number)  # or stops may keep in step with the steps
             begun = _run(at, 0.0, self._period_ms, stop_ms, 0.0)
-            own = _run(begun, _OWN_SHARE * self.step_ms * jitter, self._period_ms, stop_ms, 0.0)
-            at = max(own, at + _OWN_SHARE * self.step_ms) + (1 - _OWN_SHARE) * self.step_ms
+            own = _run(begun, OWN_SHARE * self.step_ms * jitter, self._period_ms, stop_ms, 0.0)
+            at = max(own, at + OWN_SHARE * self.step_ms) + (1 - OWN_SHARE) * self.step_ms
         return at / steps
 
     def _tell_others(self, watch: Stragglers[int], fault: Fault | None, now: Moment) -> None:
-        probes = _PROBE_MS * now.device * self._spiky()
-        trips = _ROUND_TRIP_MS * self._spiky()
+        probes = _PROBE_MS * now.device * self._noise.probe()
+        trips = _ROUND_TRIP_MS * self._noise.trip()
         if fault and fault.kind is Kind.DEVICE:
             probes[fault.host] *= fault.factor
         if fault and fault.kind is Kind.NETWORK:

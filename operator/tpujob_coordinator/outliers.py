@@ -158,7 +158,8 @@ class Pauses(Generic[K]):
 
     Every step adds the host's lateness, as a share of a step and at most ``_MOST``, minus
     what is usual. Steps of which 3 % are late by any amount, independently of each other,
-    reach ``_ALARM`` once in 10^9 excursions.
+    reach ``_ALARM`` once in 10^9 excursions. Where the others are late by turns as well, as with
+    an input store that is slow now for one and now for another, twice their mean is usual.
     """
 
     _USUAL, _MOST, _ALARM = 0.03, 0.25, 2.0
@@ -170,12 +171,16 @@ class Pauses(Generic[K]):
 
     def see(self, late: Mapping[K, float]) -> None:
         """Take each host's lateness for one step, as a share of a step."""
+        counted = {host: min(max(0.0, share), self._MOST) for host, share in late.items()}
+        of_all = sum(counted.values())
         for host, share in late.items():
             known = self._known.get(host)
             if known is None and share <= self._USUAL:
                 continue
+            of_others = (of_all - counted[host]) / max(1, len(late) - 1)
+            usual = max(self._USUAL, 2 * of_others)
             known = known or self._known.setdefault(host, _Excursion())
-            known.height = min(known.height + min(share, self._MOST) - self._USUAL, self._CEILING)
+            known.height = min(known.height + min(share, self._MOST) - usual, self._CEILING)
             known.lost, known.steps = known.lost + max(0.0, share), known.steps + 1
             if known.height <= 0:
                 del self._known[host]

@@ -129,3 +129,15 @@ def test_what_comes_seldom_is_no_pause(seed: int) -> None:
     for _ in range(3000):
         pauses.see({h: rng.uniform(0.5, 3) if rng.random() < 0.03 else 0.0 for h in range(8)})
         assert not pauses.raised
+
+
+@pytest.mark.parametrize("hosts", [2, 4, 8])
+@pytest.mark.parametrize("seed", range(3))
+def test_what_all_hosts_have_by_turns_is_usual(hosts: int, seed: int) -> None:
+    """A store that keeps now one and now another waiting; who always waits is named."""
+    rng, pauses = random.Random(seed), Pauses[int](1.1)
+    for step in range(3000):
+        late = {h: rng.uniform(0.2, 1.0) if rng.random() < 0.2 else 0.0 for h in range(hosts)}
+        pauses.see(late if step < 2500 else late | {1: 0.5})
+        assert not pauses.raised if step < 2500 else set(pauses.raised) <= {1}
+    assert pauses.raised
