@@ -24,6 +24,7 @@ from tpujob_client.errors import (
     ForbiddenError,
     JobExistsError,
     JobNotFoundError,
+    NoLogsError,
     NothingToReportError,
     NotInstalledError,
     RefusedError,
@@ -31,6 +32,7 @@ from tpujob_client.errors import (
     WaitTimeoutError,
 )
 from tpujob_client.job import Job, new_job
+from tpujob_client.logs import LogLine
 from tpujob_client.report import Report
 from tpujob_operator.api.checkpoints import Checkpoint
 from tpujob_operator.api.conditions import ConditionType
@@ -52,6 +54,8 @@ __all__ = [
     "JobNotFoundError",
     "JobSpec",
     "JobStatus",
+    "LogLine",
+    "NoLogsError",
     "NotInstalledError",
     "NothingToReportError",
     "PodTemplate",

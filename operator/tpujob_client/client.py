@@ -13,7 +13,9 @@ from kubernetes.config.config_exception import ConfigException
 
 from tpujob_client.errors import ClusterError, WaitTimeoutError, explained
 from tpujob_client.job import ENDS, Job, manifest
+from tpujob_client.logs import LogLine, Logs
 from tpujob_client.report import Report
+from tpujob_client.sources import Wanted, place_of
 from tpujob_client.watching import REQUEST_TIMEOUT_S, versions
 from tpujob_operator.api.base import GROUP, KIND, PLURAL, VERSION
 from tpujob_operator.api.conditions import ConditionType
@@ -166,6 +168,46 @@ class Client:
         """
         return Report.of(self.get(name))
 
+    def logs(
+        self,
+        name: str,
+        *,
+        attempt: int | None = None,
+        worker: str | None = None,
+        rank: int | None = None,
+        coordinator: bool = False,
+        previous: bool = False,
+        follow: bool = False,
+        tail: int | None = None,
+    ) -> Iterator[LogLine]:
+        """Lines that a job's workers have printed, one worker after the other.
+
+        Args:
+            name: of the job.
+            attempt: of this one alone; logs go with their pods, so it is mostly the newest.
+            worker: of this one alone, as ``slice/host``.
+            rank: of the worker that has this process id now, in JAX's sense.
+            coordinator: of the coordinator instead.
+            previous: of the container's run before the present one.
+            follow: go on, through restarts and replaced pods, until the job has ended.
+            tail: so many of the last lines of each.
+
+        Raises:
+            NoLogsError: there are none.
+            ValueError: arguments that exclude each other, or a worker that is none.
+        """
+        _check_exclusive(worker=worker, rank=rank, coordinator=coordinator or None)
+        _check_exclusive(previous=previous or None, follow=follow or None)
+        place = None if worker is None else place_of(worker)
+        wanted = Wanted(name, attempt, place, coordinator)
+        self.get(name)  # says so if there is none
+        logs = Logs(self.api_client, self.namespace)
+        if rank is not None:
+            wanted = logs.rank(wanted, rank)
+        if follow:
+            return logs.follow(wanted, self.watch(name), tail)
+        return logs.read(wanted, previous=previous, tail=tail)
+
     def events(self, name: str) -> Sequence[dict[str, Any]]:
         """A job's events as Kubernetes has them, oldest first."""
         api: Any = self.api_client  # has types, but not everywhere
@@ -193,6 +235,12 @@ class Client:
                     *self._where, name, {"spec": dict(spec)}, _request_timeout=REQUEST_TIMEOUT_S
                 )
             )
+
+
+def _check_exclusive(**given: Any) -> None:
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise ValueError(f"{' and '.join(names)} exclude each other: give one of them")
 
 
 def event_time(event: Mapping[str, Any]) -> str:

@@ -49,6 +49,10 @@ class NothingToReportError(ClusterError):
     """The job has no times yet."""
 
 
+class NoLogsError(ClusterError):
+    """There is no log of what was asked for, or not yet."""
+
+
 @contextlib.contextmanager
 def explained(
     api_client: Any, namespace: str, name: str = "", verb: str = "read"

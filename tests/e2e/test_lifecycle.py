@@ -11,6 +11,7 @@ from localcluster import baseimage
 from localcluster.template import identify
 from tests.e2e.rig import ENDED, RECOVER_S, Jobs, assert_adds_up, uids
 from tests.waiting import wait_until
+from tpujob_client import Client
 from tpujob_operator.core.kinds import (
     JOB,
     JOB_SET,
@@ -199,7 +200,7 @@ print("arguments:", sys.argv[1:], flush=True)
 
 
 def test_python_script_runs_in_an_image_of_ones_own(jobs: Jobs, plain_image: str) -> None:
-    """A script in a plain Python image imports the client and its own neighbours."""
+    """A script in a plain Python image imports the client and its own neighbours; logs show it."""
     files = {"train.py": _SCRIPT, "helper.py": "NUMBER = 20\n"}
     source = {"kind": "ConfigMap", "metadata": {"name": "program"}, "data": files}
     jobs.api.request("POST", _CONFIG_MAP.path(jobs.namespace), {"apiVersion": "v1", **source})
@@ -210,7 +211,15 @@ def test_python_script_runs_in_an_image_of_ones_own(jobs: Jobs, plain_image: str
     mount = {"name": "program", "mountPath": "/program"}
     pod["containers"][0]["volumeMounts"].append(mount)
     jobs.create("j", template)
+    client = Client.from_kubeconfig(jobs.target.kubeconfig, namespace=jobs.namespace)
+    followed = [*client.logs("j", follow=True)]  # from before there are pods to the job's end
     status = jobs.wait_state("j", *ENDED)
     assert status["state"] == "Succeeded", jobs.story("j")
     assert (status["step"], status["checkpoint"]["step"]) == (30, 20)
     assert_adds_up(status)
+    said = "arguments: ['--answer=42']"
+    for lines in (followed, [*client.logs("j")]):
+        workers = [line.worker for line in lines if line.text == said]
+        assert sorted(workers) == ["0/0", "0/1"], jobs.story("j")
+    (line,) = (line for line in client.logs("j", rank=1, tail=20) if line.text == said)
+    assert line.worker == "0/1"

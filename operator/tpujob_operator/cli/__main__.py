@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
 from tpujob_client.errors import ClusterError
-from tpujob_operator.cli import doctor, jobs, plan, render, report
+from tpujob_operator.cli import doctor, jobs, logs, plan, render, report
 from tpujob_operator.cli.files import FileError
+
+#: As shells have it.
+_INTERRUPTED = 128 + signal.SIGINT
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,13 +24,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ClusterError, FileError) as error:
         print(error, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return status
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kubectl tpujob", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (plan, render, jobs, report, doctor):
+    for command in (plan, render, jobs, logs, report, doctor):
         command.add(commands)
     return parser
 
