@@ -90,16 +90,18 @@ class Client:
                 )
             )
 
-    def list(self, *, everywhere: bool = False) -> Sequence[Job]:
+    def list(
+        self, *, everywhere: bool = False, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> Sequence[Job]:
         """All jobs of the namespace, or of the cluster."""
         with self._explained():
             if everywhere:
                 found = self._objects.list_cluster_custom_object(
-                    GROUP, VERSION, PLURAL, _request_timeout=REQUEST_TIMEOUT_S
+                    GROUP, VERSION, PLURAL, _request_timeout=timeout_s
                 )
             else:
                 found = self._objects.list_namespaced_custom_object(
-                    *self._where, _request_timeout=REQUEST_TIMEOUT_S
+                    *self._where, _request_timeout=timeout_s
                 )
         return [Job(item) for item in found["items"]]
 

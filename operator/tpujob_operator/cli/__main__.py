@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from tpujob_client.errors import ClusterError
-from tpujob_operator.cli import doctor, jobs, logs, plan, render, report
+from tpujob_operator.cli import completion, doctor, jobs, logs, plan, render, report
 from tpujob_operator.cli.files import FileError
 
 #: As shells have it.
@@ -18,7 +18,9 @@ _INTERRUPTED = 128 + signal.SIGINT
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
-    given = _parser().parse_args(arguments)
+    parser = _parser()
+    completion.for_shell(parser)
+    given = parser.parse_args(arguments)
     try:
         status: int = given.run(given)
     except (ClusterError, FileError) as error:
@@ -32,10 +34,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
+def complete() -> int:
+    """Entry point of ``kubectl_complete-tpujob``, which kubectl looks for beside the plugin."""
+    print(completion.for_kubectl(_parser(), sys.argv[1:]))
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kubectl tpujob", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (plan, render, jobs, logs, report, doctor):
+    for command in (plan, render, jobs, logs, report, doctor, completion):
         command.add(commands)
     return parser
 

@@ -15,6 +15,7 @@ from tpujob_client.job import ENDS, Job
 from tpujob_operator.api.conditions import ConditionType
 from tpujob_operator.cli import tables
 from tpujob_operator.cli.access import add_access, client_of
+from tpujob_operator.cli.completion import add_name
 from tpujob_operator.cli.files import read_objects
 
 
@@ -43,7 +44,7 @@ def add(commands: Any) -> None:
 def _command(commands: Any, verb: str, run: Any, words: str, *, name: bool = True) -> Any:
     parser: argparse.ArgumentParser = commands.add_parser(verb, help=words)
     if name:
-        parser.add_argument("name", help="name of the TPUTrainingJob")
+        add_name(parser)
     add_access(parser)
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text")
     parser.set_defaults(run=run)

@@ -9,12 +9,13 @@ from typing import Any
 
 from tpujob_client.sources import place_of
 from tpujob_operator.cli.access import add_access, client_of
+from tpujob_operator.cli.completion import add_name
 
 
 def add(commands: Any) -> None:
     """The command's arguments."""
     parser: argparse.ArgumentParser = commands.add_parser("logs", help="what a job's workers print")
-    parser.add_argument("name", help="name of the TPUTrainingJob")
+    add_name(parser)
     add_access(parser)
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text")
     parser.add_argument("--attempt", type=_number, help="of this one alone")

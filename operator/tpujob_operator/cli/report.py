@@ -13,6 +13,7 @@ from rich.console import Console
 from tpujob_client.report import Report
 from tpujob_operator.cli import tables
 from tpujob_operator.cli.access import add_access, client_of
+from tpujob_operator.cli.completion import add_name
 
 
 def add(commands: Any) -> None:
@@ -20,7 +21,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "report", help="where a job's time and money went: types of time, incidents, cost"
     )
-    parser.add_argument("name", help="name of the TPUTrainingJob")
+    add_name(parser)
     add_access(parser)
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text")
     parser.add_argument("--picture", type=Path, metavar="FILE.png", help="draw the times as well")
