@@ -20,6 +20,7 @@ HOSTS = SLICES * program.HOSTS_PER_SLICE
 SAVE_EVERY = 40
 HANG_S = 10
 _PROGRAM = Path(program.__file__).read_text()
+_PRELOAD = ["jax", "tpujob_trainer.train", "tpujob_trainer.orbax_files"]
 _PORT = 8476
 _JOB_INDEX = "jobset.sigs.k8s.io/job-index"
 _HOST_INDEX = "batch.kubernetes.io/job-completion-index"
@@ -110,7 +111,7 @@ def _ours(setting: Setting) -> Object:
             "topology": "2x4",
             "slices": SLICES,
             "template": {"spec": spec},
-            "recovery": {"budgets": no_limits, "preload": ["jax", "tpujob_trainer.train"]},
+            "recovery": {"budgets": no_limits, "preload": _PRELOAD},
             "health": {"hang": {"minSeconds": HANG_S}},
         },
     }

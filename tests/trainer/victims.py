@@ -22,6 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 
+import tpujob_trainer.orbax_files  # noqa: F401 - as an agent's fork server does before it forks
 from tests.trainer.worlds import small_config
 from tpujob_trainer import config as configs
 from tpujob_trainer import topology
@@ -116,6 +117,7 @@ def main(directory: Path, seed: int, count: int) -> None:
         if number % 2:
             shutil.rmtree(directory / "snapshots", ignore_errors=True)  # a pod that was replaced
         read, write = os.pipe()
+        began = time.monotonic()
         pid = os.fork()
         if pid == 0:
             _be_a_victim(directory, write)
@@ -123,7 +125,8 @@ def main(directory: Path, seed: int, count: int) -> None:
         with os.fdopen(read) as report:
             answer = report.read()
         told = json.loads(answer) | {"committed": committed}
-        time.sleep(moments.uniform(0.1, 1.0))  # the moment is what is being tried
+        # The moment is what is being tried: later where saves take longer, as starts do.
+        time.sleep(moments.uniform(0.1, 1.0) * max(1.0, time.monotonic() - began))
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         names = [path.name for path in (directory / "checkpoints").iterdir()]

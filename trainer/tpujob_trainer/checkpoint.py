@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import logging
 import os
 import time
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any
 
 import jax
 import numpy as np
 from etils import epath
-from orbax.checkpoint import v1 as ocp
-from orbax.checkpoint.experimental.v1._src.saving import execution
 
 from tpujob_trainer import digest as digests
 from tpujob_trainer import storage
@@ -47,21 +45,11 @@ class Listing:
     quarantined: int
 
 
-# Orbax compares the directory's name among processes by collectives on the devices. From a
-# thread, they would be dispatched in another order on each process than the training steps,
-# and all would hang. The name is agreed upon when a run starts (see ``listing``).
-if not hasattr(execution, "_check_directory_consistency"):
-    raise ImportError("this Orbax version is not known to save from a thread: install 0.12")
-execution._check_directory_consistency = lambda _: None  # noqa: SLF001 - there is no public switch
+def orbax() -> ModuleType:
+    """What reads and writes, imported at the first call."""
+    from tpujob_trainer import orbax_files  # noqa: PLC0415 - half a second that not every start needs
 
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """Nothing of Orbax's: of many arrays' errors it raises one, and asyncio finds the others."""
-    text = record.getMessage()
-    return "/orbax/checkpoint/" not in text and "tensorstore_spec" not in text
-
-
-logging.getLogger("asyncio").addFilter(_is_news)
+    return orbax_files
 
 
 class Checkpoints:
@@ -180,8 +168,9 @@ class Checkpoints:
 
     def _inspect(self, step: int) -> tuple[int, bool, str]:
         """Rows of its digest, whether it is of another model, and what is wrong with it."""
+        files = orbax()  # which, if it cannot be imported, says nothing about the checkpoint
         try:
-            custom = ocp.metadata(self._path(step), STATE).custom_metadata
+            custom = files.metadata(self._path(step))
             tree, rows, check = custom["tree"], custom["rows"], custom["check"]
         except Exception as error:  # noqa: BLE001 - whatever damage makes Orbax raise
             return 0, False, f"metadata is not readable ({_brief(error)})"
@@ -197,14 +186,9 @@ class Checkpoints:
 
     def _load(self, step: int, rows: int) -> tuple[Any | None, str]:
         wanted = {STATE: self._abstract, DIGEST: self._abstract_digest(rows)}
-        context = _context()
-        # Without barriers of Orbax's own: a process that cannot read its part must not
-        # leave the others waiting inside the library.
-        context.multiprocessing.active_processes = {self._world.process_id}
-        context.multiprocessing.primary_host = self._world.process_id
+        files = orbax()
         try:
-            with context:
-                return ocp.load(self._path(step), wanted, checkpointable_name=STATE), ""
+            return files.load(self._path(step), wanted, self._world.process_id), ""
         except Exception as error:  # noqa: BLE001 - whatever damage makes Orbax raise
             return None, f"not readable ({_brief(error)})"
 
@@ -275,17 +259,10 @@ class Checkpoints:
 
     def _write(self, step: int, take: Callable[[], Any], shares: jax.Array) -> None:
         tree, rows = fingerprint(self._abstract), shares.shape[0]
-        context = _context()
-        context.memory.deepcopy_host_arrays = False
-        # By barriers of the coordination service: without this some of them are collectives.
-        context.multiprocessing.active_processes = set(range(self._world.num_processes))
-        with context:
-            response = ocp.save_async(
-                self._path(step),
-                {STATE: take(), DIGEST: shares},
-                checkpointable_name=STATE,
-                custom_metadata={"tree": tree, "rows": rows, "check": _check(tree, rows)},
-            )
+        custom = {"tree": tree, "rows": rows, "check": _check(tree, rows)}
+        response = orbax().save(
+            self._path(step), {STATE: take(), DIGEST: shares}, custom, self._world.num_processes
+        )
         response.result()
 
     def _discard_old(self) -> None:
@@ -337,14 +314,6 @@ def require_writable(directory: str) -> None:
             f"checkpoint directory {directory} is not writable by user id {os.geteuid()} "
             f"({error.strerror or error}): mount it writable for this user, or choose another"
         ) from error
-
-
-def _context() -> ocp.Context:
-    context = ocp.Context()
-    # Slicing replicated leaves per replica compiled 2 s of small programs in every
-    # process at its first save, to spare the network kilobytes.
-    context.array.saving.use_replica_parallel = False
-    return context
 
 
 def leaf_names(tree: Any) -> list[str]:

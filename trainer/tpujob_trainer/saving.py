@@ -18,7 +18,7 @@ import jax
 
 import tpujob
 from tpujob_trainer import sharding
-from tpujob_trainer.checkpoint import Checkpoints
+from tpujob_trainer.checkpoint import Checkpoints, orbax
 from tpujob_trainer.config import TrainerConfig
 from tpujob_trainer.distributed import Bulletin, World, told_by_leader
 from tpujob_trainer.memory import MemoryTier
@@ -107,6 +107,10 @@ class Saver:
         if listing.steps or listing.quarantined:
             raise self._checkpoints.all_bad(listing)
         return Restored(0, None)
+
+    def prepare(self) -> None:
+        """Begin to import what the first save needs: the first step did not wait for it."""
+        self._writers.submit(orbax)
 
     def save(self, step: int, state: State, due: Due) -> float:
         """Take a snapshot and start writing it; returns the seconds the caller was held up.

@@ -17,8 +17,6 @@ from typing import Any
 
 import fsspec
 import tensorstore as ts
-from orbax.checkpoint._src.path import atomicity_types, gcs_utils
-from orbax.checkpoint._src.serialization import tensorstore_utils
 
 #: A request is tried for four minutes (the pauses grow to 32 s): Orbax's processes wait five
 #: for each other.
@@ -28,7 +26,7 @@ PROBES = 5
 #: Objects copied at a time, each of which is in memory meanwhile.
 _COPIES = 4
 #: Orbax's mark of a step whose save came to its end.
-COMMITTED: str = atomicity_types.COMMIT_SUCCESS_FILE
+COMMITTED = "commit_success.txt"
 _BUCKET = re.compile(r"(gs|s3):/+")
 
 
@@ -52,20 +50,9 @@ def kvstore_spec(path: str, *, retries: int | None = None) -> dict[str, Any]:
     return spec
 
 
-def _normalize_path(path: str) -> str:
+def normalized(path: str) -> str:
+    """A path without dots and needless slashes; a bucket's keeps the two behind its scheme."""
     return _BUCKET.sub(r"\1://", os.path.normpath(path))
-
-
-# Orbax knows one kind of bucket only, so it is told that ``s3://`` is of that kind.
-for _module, _name, _function in (
-    (gcs_utils, "is_gcs_path", is_in_bucket),
-    (gcs_utils, "get_kvstore_for_gcs", kvstore_spec),
-    (tensorstore_utils, "_use_gcs_driver", is_in_bucket),
-    (tensorstore_utils, "_normalize_path", _normalize_path),
-):
-    if not hasattr(_module, _name):
-        raise ImportError("this Orbax version is not known to write to buckets: install 0.12")
-    setattr(_module, _name, _function)
 
 
 #: What TensorStore says to who has no right.

@@ -287,6 +287,7 @@ class _Reporter:
             run.clock.enter(Phase.TRAIN)
             run.recompiles.arm()
             say(run.world, f"first step {pending.step} done: {run.clock.summary()}")
+            run.saver.prepare()
         mfu_of_1_s = self._mfu_of_1_s[pending.length]
         blocked_s, self._save_blocked_s = self._save_blocked_s, 0.0
         self._step_s = min(self._step_s, step_s)

@@ -1,0 +1,85 @@
+"""States on storage by Orbax, which no other module imports: that takes half a second.
+
+A start from memory or from nothing needs none of it before its first step. The fork server
+imports this module beforehand.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from orbax.checkpoint import v1 as ocp
+from orbax.checkpoint._src.path import atomicity_types, gcs_utils
+from orbax.checkpoint._src.serialization import tensorstore_utils
+from orbax.checkpoint.experimental.v1._src.saving import execution
+
+from tpujob_trainer import storage
+from tpujob_trainer.checkpoint import STATE
+
+#: What is changed in Orbax, for which there is no public switch.
+_CHANGED = (
+    # It compares the directory's name among processes by collectives on the devices. From a
+    # thread, they would be dispatched in another order on each process than the training steps,
+    # and all would hang. The name is agreed upon when a run starts (see ``Checkpoints.listing``).
+    (execution, "_check_directory_consistency", lambda _: None),
+    # It knows one kind of bucket only, so it is told that ``s3://`` is of that kind.
+    (gcs_utils, "is_gcs_path", storage.is_in_bucket),
+    (gcs_utils, "get_kvstore_for_gcs", storage.kvstore_spec),
+    (tensorstore_utils, "_use_gcs_driver", storage.is_in_bucket),
+    (tensorstore_utils, "_normalize_path", storage.normalized),
+)
+for _module, _name, _function in _CHANGED:
+    if not hasattr(_module, _name):
+        raise ImportError(f"this Orbax version has no {_name}: install 0.12")
+    setattr(_module, _name, _function)
+if atomicity_types.COMMIT_SUCCESS_FILE != storage.COMMITTED:
+    raise ImportError("this Orbax version marks committed steps in another way: install 0.12")
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Nothing of Orbax's: of many arrays' errors it raises one, and asyncio finds the others."""
+    text = record.getMessage()
+    return "/orbax/checkpoint/" not in text and "tensorstore_spec" not in text
+
+
+logging.getLogger("asyncio").addFilter(_is_news)
+
+
+def metadata(path: os.PathLike[str]) -> dict[str, Any]:
+    """What ``save`` was given besides the state; raises whatever damage makes Orbax raise."""
+    found: dict[str, Any] = ocp.metadata(path, STATE).custom_metadata
+    return found
+
+
+def load(path: os.PathLike[str], wanted: dict[str, Any], process_id: int) -> dict[str, Any]:
+    """Trees like the abstract ones in ``wanted``; raises whatever damage makes Orbax raise."""
+    context = _context()
+    # Without barriers of Orbax's own: a process that cannot read its part must not
+    # leave the others waiting inside the library.
+    context.multiprocessing.active_processes = {process_id}
+    context.multiprocessing.primary_host = process_id
+    with context:
+        loaded: dict[str, Any] = ocp.load(path, wanted, checkpointable_name=STATE)
+    return loaded
+
+
+def save(
+    path: os.PathLike[str], trees: dict[str, Any], custom: dict[str, Any], processes: int
+) -> ocp.AsyncResponse[Any]:
+    """Begin to write trees of arrays; they are committed when the response has its result."""
+    context = _context()
+    context.memory.deepcopy_host_arrays = False
+    # By barriers of the coordination service: without this some of them are collectives.
+    context.multiprocessing.active_processes = set(range(processes))
+    with context:
+        return ocp.save_async(path, trees, checkpointable_name=STATE, custom_metadata=custom)
+
+
+def _context() -> ocp.Context:
+    context = ocp.Context()
+    # Slicing replicated leaves per replica compiled 2 s of small programs in every
+    # process at its first save, to spare the network kilobytes.
+    context.array.saving.use_replica_parallel = False
+    return context
