@@ -163,6 +163,13 @@ _BAD: list[tuple[str, Object, str]] = [
         {"trainer": _TRAINER | {"volumes": [{"name": "tpujob"}]}},
         "the volume name tpujob is the operator's",
     ),
+    ("queue", {"queue": "Mine"}, "lower-case letters, digits and dashes"),
+    ("topology without queue", {"queueTopologyLabel": "rack"}, "give queue, too"),
+    (
+        "odd label",
+        {"queue": "q", "queueTopologyLabel": "a b"},
+        "must be the name of a node label, such as cloud.google.com/gke-nodepool",
+    ),
 ]
 
 

@@ -80,6 +80,9 @@ _BAD: list[tuple[dict[str, Any], str]] = [
         "FlexStart is not offered for v3 and v4",
     ),
     ({"provisioning": {"model": "Reserved", "reservation": {"name": "a/b"}}}, "should match"),
+    ({"queue": "Mine"}, "spec.queue: a LocalQueue's name has lower-case letters"),
+    ({"queueTopologyLabel": "rack"}, "queueTopologyLabel: belongs to a job in a queue"),
+    ({"queue": "q", "queueTopologyLabel": "a b"}, "must be a label such as cloud.google.com"),
 ]
 
 

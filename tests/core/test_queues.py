@@ -117,6 +117,29 @@ def test_a_job_created_suspended_has_no_place_yet() -> None:
     assert world.status["state"] == "Queued"
 
 
+def _placement(world: World) -> tuple[dict[str, str], dict[str, str]]:
+    """What JobSet and Kueue are told about the places of slices."""
+    template = jobset(world)["spec"]["replicatedJobs"][1]["template"]
+    pods = template["spec"]["template"]["metadata"]["annotations"]
+    asked = {key: value for key, value in pods.items() if key.startswith("kueue.x-k8s.io/")}
+    return template["metadata"].get("annotations", {}), asked
+
+
+def test_either_kueue_or_jobset_places_slices() -> None:
+    """Kueue if the job names the label of a topology; it is asked for a domain of each slice."""
+    pool = "cloud.google.com/gke-nodepool"
+    by_jobset = {"alpha.jobset.sigs.k8s.io/exclusive-topology": pool}
+    assert _placement(queued(topology="4x4")) == (by_jobset, {})
+    by_kueue = {
+        "kueue.x-k8s.io/podset-slice-required-topology": pool,
+        "kueue.x-k8s.io/podset-slice-size": "4",
+    }
+    world = queued(topology="4x4", queueTopologyLabel=pool)
+    assert _placement(world) == ({}, by_kueue)
+    coordinator = jobset(world)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    assert not any(key.startswith("kueue") for key in coordinator["metadata"]["annotations"])
+
+
 def test_another_queue_is_another_attempt() -> None:
     """And without a queue the job does not wait."""
     world = queued()

@@ -320,6 +320,7 @@ def test_building_is_pure(templated: MakeJob, options: ManifestOptions) -> None:
         ({"recovery": {"preload": ["numpy"]}}, ["recovery.preload"]),
         ({"trainer": {"config": {}}}, ["trainer"]),
         ({"provisioning": {"model": "Spot"}}, ["provisioning"]),
+        ({"queue": "q", "queueTopologyLabel": "rack"}, ["queue", "queueTopologyLabel"]),
     ],
 )
 def test_fields_that_make_a_new_attempt(

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from localcluster import host, kueue
+from localcluster import host, kueue, kwok
 from localcluster.cluster import Cluster
 from tests.conftest import make_namespace, start_control_plane
+from tests.operator.nodes import remove_node, simulate_pools
 from tests.operator.rig import Jobs, running
 from tests.waiting import wait_until
-from tpujob_operator.core.kinds import JOB_SET, TPU_TRAINING_JOB, WORKLOADS
+from tpujob_operator.core.kinds import JOB_SET, POD, TPU_TRAINING_JOB, WORKLOADS
+from tpujob_operator.core.manifests.names import SLICE_INDEX_LABEL
 
 pytestmark = [
     pytest.mark.control_plane,
@@ -29,9 +32,10 @@ _PODS = 3
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """A control plane with Kueue."""
-    made = start_control_plane(f"kueue-{os.getpid()}")
+    """A control plane with Kueue; where a test adds nodes, kwok plays their kubelets."""
+    made = start_control_plane(f"kueue-{os.getpid()}", kwok=1, topology="of-no-job")
     try:
+        remove_node(made, kwok.CPU_NODE)  # tests run their pods themselves
         made.add_kueue()
         yield made
     finally:
@@ -43,21 +47,30 @@ def jobs(cluster: Cluster, tmp_path: Path) -> Iterator[Jobs]:
     """A namespace with a queue that has the chips of one job, and an operator for it."""
     name = f"queue-{uuid.uuid4().hex[:8]}"
     make_namespace(cluster, name)
-    resources = {"google.com/tpu": _CHIPS, "cpu": 100, "memory": "100Gi"}
-    quota = [{"name": key, "nominalQuota": value} for key, value in resources.items()]
-    flavors = [{"name": name, "resources": quota}]
     _apply(cluster, "ResourceFlavor", name)
+    _add_queue(cluster, name, "research", {name: _CHIPS})
+    with running(cluster, tmp_path, name):
+        yield Jobs(cluster, name)
+
+
+def _add_queue(cluster: Cluster, namespace: str, name: str, chips: dict[str, int]) -> None:
+    """A queue of a namespace, with so many chips of each flavor and enough of the rest."""
+    flavors = []
+    for flavor, number in chips.items():
+        quota = {"google.com/tpu": number, "cpu": 100, "memory": "100Gi"}
+        resources = [{"name": key, "nominalQuota": value} for key, value in quota.items()]
+        flavors.append({"name": flavor, "resources": resources})
     _apply(
         cluster,
         "ClusterQueue",
-        name,
+        f"{namespace}-{name}",
         namespaceSelector={},
-        resourceGroups=[{"coveredResources": [*resources], "flavors": flavors}],
+        resourceGroups=[
+            {"coveredResources": ["google.com/tpu", "cpu", "memory"], "flavors": flavors}
+        ],
         preemption={"withinClusterQueue": "LowerPriority"},
     )
-    _apply(cluster, "LocalQueue", "research", name, clusterQueue=name)
-    with running(cluster, tmp_path, name):
-        yield Jobs(cluster, name)
+    _apply(cluster, "LocalQueue", name, namespace, clusterQueue=f"{namespace}-{name}")
 
 
 def _apply(cluster: Cluster, kind: str, name: str, namespace: str = "", **spec: Any) -> None:
@@ -130,6 +143,63 @@ def test_a_queue_that_is_not_there_is_named(jobs: Jobs) -> None:
         lambda: "nowhere doesn't exist" in jobs.condition("a", "Admitted").get("message", ""),
         "the queue's name",
     )
+
+
+_POOL = "cloud.google.com/gke-nodepool"
+_HOSTS = 2
+#: Slices of 8 chips on 2 hosts, a node pool for each.
+_SLICES_OF_POOLS = {"topology": "2x4", "queue": "pools", "queueTopologyLabel": _POOL}
+
+
+@pytest.fixture
+def pools(cluster: Cluster, jobs: Jobs) -> dict[str, str]:
+    """The pool of each node of two slices, and of half a third; the queue ``pools`` has them."""
+    name, accelerator = jobs.namespace, "tpu-v5-lite-podslice"
+    made = simulate_pools(cluster, name, accelerator, "2x4", pools=2, hosts=_HOSTS)
+    made |= simulate_pools(cluster, f"{name}-half", accelerator, "2x4", pools=1, hosts=1)
+    levels = [{"nodeLabel": label} for label in (_POOL, "kubernetes.io/hostname")]
+    body = {
+        "apiVersion": kueue.API_VERSION,
+        "kind": "Topology",
+        "metadata": {"name": name},
+        "spec": {"levels": levels},
+    }
+    cluster.api.request("POST", f"/apis/{kueue.API_VERSION}/topologies", body)
+    labels = {"cloud.google.com/gke-tpu-accelerator": accelerator}
+    flavor = f"{name}-slices"
+    _apply(cluster, "ResourceFlavor", flavor, nodeLabels=labels, topologyName=name)
+    _add_queue(cluster, name, "pools", {flavor: 24, name: 0})
+    return made
+
+
+def _whole_pools(jobs: Jobs, job: str, pools: dict[str, str]) -> list[str]:
+    """The pool of each slice whose hosts all have nodes of one."""
+    found = defaultdict(list)
+    for pod in jobs.all(POD, job):
+        if node := pod["spec"].get("nodeName"):
+            found[pod["metadata"]["labels"][SLICE_INDEX_LABEL]].append(pools[node])
+    return [used[0] for used in found.values() if used == [used[0]] * _HOSTS]
+
+
+def test_kueue_gives_each_slice_a_pool(jobs: Jobs, pools: dict[str, str]) -> None:
+    """And no part of a pool: another job waits, although there are chips enough for it."""
+    jobs.create("a", slices=2, **_SLICES_OF_POOLS)
+    used = wait_until(
+        lambda: found if len(found := _whole_pools(jobs, "a", pools)) == 2 else None,
+        "nodes of all hosts",
+    )
+    assert len(set(used)) == 2
+    jobs.create("b", slices=1, **_SLICES_OF_POOLS)
+    jobs.wait_condition("b", "Admitted", status="False", says="couldn't assign flavors")
+    assert jobs.all(POD, "b") == []
+    jobs.delete(TPU_TRAINING_JOB, "a")
+    wait_until(lambda: _whole_pools(jobs, "b", pools), "a pool for the other job")
+
+
+def test_a_queue_without_topology_is_told(jobs: Jobs) -> None:
+    """In Kueue's words: it admits no job that asks for one."""
+    jobs.create("a", queue="research", queueTopologyLabel=_POOL)
+    jobs.wait_condition("a", "Admitted", status="False", says="does not support TopologyAware")
 
 
 def test_without_kueue_the_job_says_what_to_do(

@@ -25,6 +25,8 @@ from tpujob_operator.api.podtemplate import (
 from tpujob_operator.api.spec import (
     MAX_SLICES,
     NO_PREFLIGHT,
+    NODE_LABEL_PATTERN,
+    QUEUE_PATTERN,
     STRAGGLER_RATIOS,
     JobSpec,
     Preflight,
@@ -169,7 +171,7 @@ def _problems(job: TPUTrainingJob) -> list[str]:
         found.append("spec.checkpoint: trainer needs checkpoint.directory")
     if spec.preflight is Preflight.COMPILE and not spec.trainer:
         found.append(f"spec.preflight: {NO_PREFLIGHT}")
-    found += _elastic_problems(spec) + recovery.problems(spec)
+    found += _elastic_problems(spec) + _queue_problems(spec) + recovery.problems(spec)
     found += _template_problems(spec) + _checkpoint_problems(spec) + _health_problems(spec)
     return found
 
@@ -183,6 +185,20 @@ def _elastic_problems(spec: JobSpec) -> list[str]:
             f"spec.elastic.minSlices: {spec.elastic.min_slices} is above slices: "
             f"give 1 to {spec.slices}"
         )
+    return found
+
+
+def _queue_problems(spec: JobSpec) -> list[str]:
+    found = []
+    label = spec.queue_topology_label
+    if spec.queue is not None and not re.match(QUEUE_PATTERN, spec.queue):
+        found.append("spec.queue: a LocalQueue's name has lower-case letters, digits and dashes")
+    if label is not None and not re.match(NODE_LABEL_PATTERN, label):
+        found.append(
+            "spec.queueTopologyLabel: must be a label such as cloud.google.com/gke-nodepool"
+        )
+    if label is not None and spec.queue is None:
+        found.append("spec.queueTopologyLabel: belongs to a job in a queue: give queue, too")
     return found
 
 

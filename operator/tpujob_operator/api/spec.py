@@ -27,7 +27,9 @@ from tpujob_tpu.generations import GENERATIONS
 #: ``4294967295x…`` cannot be a topology: at most three numbers of three digits.
 _MAX_TOPOLOGY = 11
 MAX_SLICES = 1024
-_LABEL_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+QUEUE_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+#: Name of a label of a node, with or without a domain in front.
+NODE_LABEL_PATTERN = "^([a-z0-9][-.a-z0-9]*/)?[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?$"
 _OPEN: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
 
 Accelerator = enum.StrEnum("Accelerator", {g.name: g.name for g in GENERATIONS})  # type: ignore[misc] # the catalogue is the source
@@ -233,6 +235,11 @@ class JobSpec(Model):
                 f"self.slices + self.spares <= {MAX_SLICES}",
                 f"slices and spares together must not be above {MAX_SLICES}",
             ),
+            rule(
+                "!has(self.queueTopologyLabel) || has(self.queue)",
+                "queueTopologyLabel says how Kueue places what waits in a queue: give queue, too, "
+                "or neither",
+            ),
         )
     )
     accelerator: Accelerator = Field(
@@ -307,8 +314,22 @@ class JobSpec(Model):
         "Default: it does not wait." + MAKES_ATTEMPT,
         json_schema_extra=rules(
             rule(
-                f"self.matches('{_LABEL_PATTERN}')",
+                f"self.matches('{QUEUE_PATTERN}')",
                 "queue must be the name of a LocalQueue: lower-case letters, digits and dashes",
+            ),
+        ),
+    )
+    queue_topology_label: str | None = Field(
+        default=None,
+        max_length=316,
+        description="Node label whose value the hosts of a slice share, as a level of the topology "
+        "of the queue's flavor: Kueue picks the nodes, a domain for each slice; see docs/kueue.md. "
+        "Default: Kueue counts chips, and JobSet finds node pools." + MAKES_ATTEMPT,
+        json_schema_extra=rules(
+            rule(
+                f"self.matches('{NODE_LABEL_PATTERN}')",
+                "queueTopologyLabel must be the name of a node label, such as "
+                "cloud.google.com/gke-nodepool",
             ),
         ),
     )

@@ -81,9 +81,10 @@ def _slices(
     # Without agents nothing lost can be made up for within the attempt.
     limit = 0 if job.spec.recovery.recreates_pods else pods.BACKOFF_LIMIT
     made = pods.indexed_job(template, labels, pods=job.shape.hosts, backoff_limit=limit)
-    if job.shape.hosts > 1:
+    if job.shape.hosts > 1 and not job.spec.queue_topology_label:
         # One slice per node pool: half-scheduled slices would steal chips from each other.
         # Hosts of single-host slices share a pool and are exclusive by their chips.
+        # Where Kueue picks the nodes, two who decide could only disagree.
         made["metadata"]["annotations"] = {_EXCLUSIVE_TOPOLOGY: NODE_POOL_LABEL}
     replicas = job.spec.slices + job.spec.spares
     return {"name": names.SLICE, "replicas": replicas, "template": made}

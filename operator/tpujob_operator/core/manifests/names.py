@@ -23,6 +23,9 @@ CHECKED_ANNOTATION: Final = "tpujob.dev/checked"
 
 #: Kueue's: the LocalQueue that a JobSet waits in.
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
+#: Kueue's: so many pods in a row go to nodes with the same value of this label.
+SLICE_TOPOLOGY_ANNOTATION: Final = "kueue.x-k8s.io/podset-slice-required-topology"
+SLICE_SIZE_ANNOTATION: Final = "kueue.x-k8s.io/podset-slice-size"
 
 ROLE_WORKER: Final = "worker"
 ROLE_COORDINATOR: Final = "coordinator"

@@ -17,6 +17,7 @@ _SHAPING = {
     "trainer",
     "priority_class_name",
     "queue",
+    "queue_topology_label",
 }
 _DIGEST_CHARACTERS = 12
 

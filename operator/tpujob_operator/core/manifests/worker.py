@@ -106,7 +106,21 @@ def _bundled_container(
 def _mark(metadata: dict[str, Any], job: TPUTrainingJob, attempt: int) -> None:
     ours = names.labels(job.metadata.name, attempt, names.ROLE_WORKER)
     metadata["labels"] = {**(metadata.get("labels") or {}), **ours}
-    metadata["annotations"] = {**pods.STAY, **(metadata.get("annotations") or {})}
+    given = metadata.get("annotations") or {}
+    metadata["annotations"] = {**pods.STAY, **given, **_topology_request(job)}
+
+
+def _topology_request(job: TPUTrainingJob) -> dict[str, str]:
+    """What tells Kueue that each slice is to have a domain of the flavor's topology.
+
+    A flavor without such a topology admits no pods that ask for one, so the user has to say it.
+    """
+    if not job.spec.queue_topology_label:
+        return {}
+    return {
+        names.SLICE_TOPOLOGY_ANNOTATION: job.spec.queue_topology_label,
+        names.SLICE_SIZE_ANNOTATION: str(job.shape.hosts),
+    }
 
 
 def _leave_as_it_is(container: dict[str, Any], variables: Iterable[Mapping[str, Any]]) -> None:
