@@ -1,0 +1,112 @@
+"""Random jobs on a real API server: admitted and built, or refused in words; nothing between."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from kubernetes import config
+
+from localcluster.cluster import Cluster
+from localcluster.kubeapi import ApiError, Object
+from tests.api.drawn import jobs
+from tests.e2e.access import Access
+from tpujob_operator.api.models import InvalidJobError, TPUTrainingJob, parse_job
+from tpujob_operator.core.kinds import TPU_TRAINING_JOB, kind_of
+from tpujob_operator.core.manifests import build
+from tpujob_operator.core.manifests.options import ManifestOptions
+
+pytestmark = pytest.mark.control_plane
+
+_JOBS = 1000
+#: Of so many jobs the API server is shown all objects.
+_SHOWN = 40
+#: Each outcome is met at least so often, or the jobs are not worth their name.
+_LEAST = 10
+_OPTIONS = ManifestOptions("key", "operator", "trainer")
+
+
+class Judge:
+    """What becomes of jobs."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        # One connection for all: a thousand handshakes would take longer than the rest.
+        load: Any = config.new_client_from_config
+        self._api = Access(load(config_file=str(cluster.kubeconfig)))
+        self._namespace = namespace
+        self.outcomes: collections.Counter[str] = collections.Counter()
+
+    def judge(self, raw: Object) -> None:
+        """Have the API server judge a job, then our models, then build it."""
+        stored, refused = self._admitted(raw)
+        if refused:
+            assert refused.status in (400, 422), refused
+            assert "spec" in str(refused)
+            assert _refusal(raw), refused
+            self.outcomes["refused at admission"] += 1
+            return
+        if reason := _refusal(stored):  # the operator tells it in the status
+            assert reason.startswith("spec")
+            self.outcomes["refused by the operator"] += 1
+            return
+        self._build(parse_job(stored), stored)
+        self.outcomes["built"] += 1
+
+    def _admitted(self, raw: Object) -> tuple[Object, ApiError | None]:
+        """The object with all defaults, or the API server's refusal."""
+        try:
+            return self._dry_run(TPU_TRAINING_JOB.path(self._namespace), raw), None
+        except ApiError as error:
+            return {}, error
+
+    def _build(self, job: TPUTrainingJob, stored: Object) -> None:
+        assert _without_nulls(job.spec.to_json()) == _without_nulls(stored["spec"])
+        objects = build(job, attempt=1, options=_OPTIONS)
+        assert [thing["kind"] for thing in objects] == _kinds(job)
+        if self.outcomes["built"] < _SHOWN:
+            for thing in objects:
+                self._dry_run(kind_of(thing).path(self._namespace), thing)
+
+    def _dry_run(self, path: str, thing: Object) -> Object:
+        return dict(self._api.request("POST", f"{path}?dryRun=All", thing))
+
+
+def _kinds(job: TPUTrainingJob) -> list[str]:
+    """What a job is made of; one that JobSet recreates has no coordinator to talk to."""
+    is_alone = job.spec.recovery.recreates_pods
+    return ["JobSet"] if is_alone else ["Secret", "Service", "JobSet"]
+
+
+def _refusal(raw: Object) -> str:
+    """Why our models refuse a job; empty: they do not."""
+    try:
+        parse_job(raw, strict=True)
+    except InvalidJobError as refused:
+        return str(refused)
+    return ""
+
+
+def _without_nulls(value: Any) -> Any:
+    """An object as it is shown: a null is no value."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def test_random_jobs_are_built_or_refused(
+    control_plane: Cluster, namespace: str, request: pytest.FixtureRequest
+) -> None:
+    """Never a crash, never a half-built job; what is refused at admission our models refuse too."""
+    judge = Judge(control_plane, namespace)
+    is_seeded = request.config.getoption("--hypothesis-seed") is not None
+
+    @settings(max_examples=_JOBS, derandomize=not is_seeded, database=None)
+    @given(raw=jobs())
+    def look(raw: Object) -> None:
+        judge.judge(raw)
+
+    look()
+    assert min(judge.outcomes.values()) >= _LEAST, judge.outcomes
+    assert len(judge.outcomes) == 3
