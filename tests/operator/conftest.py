@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Iterator
 
@@ -10,7 +9,7 @@ import pytest
 
 from localcluster.cluster import Cluster
 from tests.conftest import make_namespace
-from tests.operator.nodes import make_node, remove_node, renew_lease, tpu_labels
+from tests.operator.nodes import kubelets, make_node, remove_node, renew_lease, tpu_labels
 from tests.operator.rig import NODE, Jobs, OperatorProcess, running
 
 _NAMESPACES = 32
@@ -28,19 +27,8 @@ def node(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     cluster: Cluster = request.getfixturevalue("control_plane")
     make_node(cluster, NODE)
-    stop = threading.Event()
-    beat = threading.Thread(target=_heartbeat, args=(cluster, stop), daemon=True)
-    beat.start()
-    yield
-    stop.set()
-    beat.join()
-
-
-def _heartbeat(cluster: Cluster, stop: threading.Event) -> None:
-    while True:
-        renew_lease(cluster, NODE)
-        if stop.wait(5):
-            return
+    with kubelets(cluster, NODE):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from localcluster import kwok
@@ -10,6 +12,9 @@ from localcluster.cluster import Cluster
 from localcluster.kubeapi import ApiError
 from localcluster.layout import Spec
 from tpujob_tpu.catalogue import ACCELERATOR_LABEL, HOSTNAME_LABEL, NODE_POOL_LABEL
+
+#: A kubelet renews its lease every ten seconds.
+_BEAT_S = 5.0
 
 
 def tpu_labels(name: str) -> dict[str, str]:
@@ -92,6 +97,30 @@ def renew_lease(cluster: Cluster, name: str) -> None:
             },
         }
     )
+
+
+@contextlib.contextmanager
+def kubelets(cluster: Cluster, *names: str) -> Iterator[None]:
+    """Signs of life of these nodes, until it is left.
+
+    Without them the controllers find a node dead after its grace period, and take its pods away.
+    """
+    stop = threading.Event()
+
+    def beat() -> None:
+        while True:
+            for name in names:
+                renew_lease(cluster, name)
+            if stop.wait(_BEAT_S):
+                return
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def _now(form: str = "%Y-%m-%dT%H:%M:%SZ") -> str:

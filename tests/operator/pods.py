@@ -94,7 +94,9 @@ def local_pods(
         monkeypatch: of the test.
         place: gives the pods nodes and has them run.
     """
-    jobs.create("j", trainer={"config": {"steps": 60}})
+    # The wait at step 30 is none of a hung program's, however long a test takes.
+    health = {"hang": {"minSeconds": 3600}}
+    jobs.create("j", trainer={"config": {"steps": 60}}, health=health)
     with running(cluster, folder, jobs.namespace):
         pods = Pods(jobs, folder, monkeypatch)
         place()

@@ -9,7 +9,7 @@ import pytest
 
 from localcluster.cluster import Cluster
 from tests.agent import rig as agents
-from tests.operator.nodes import make_node, remove_node, renew_lease
+from tests.operator.nodes import kubelets, make_node, remove_node
 from tests.operator.pods import local_pods
 from tests.operator.rig import Jobs, running
 from tests.waiting import wait_until
@@ -27,8 +27,8 @@ def spot_nodes(control_plane: Cluster) -> Iterator[None]:
     """The nodes of two slices."""
     for name in _NODES:
         make_node(control_plane, name, labels=_SPOT)
-        renew_lease(control_plane, name)
-    yield
+    with kubelets(control_plane, *_NODES):
+        yield
     for name in _NODES:
         remove_node(control_plane, name)
 

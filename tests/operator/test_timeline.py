@@ -30,8 +30,8 @@ def test_run_with_a_killed_trainer_is_accounted(
             own_jobs.wait_status("j", lambda status: bool(status["incidents"]), "incident")
             own_jobs.wait_event("j", "ProcessLost")
             operator.kill()
-        pods.gate.touch()
         with running(control_plane, tmp_path, own_jobs.namespace, env=pods.access) as operator:
+            pods.gate.touch()  # a coordinator waits 15 s for somebody who reads the end
             own_jobs.wait_condition("j", "Succeeded", "Completed")
             coordinator = pods.rig.coordinator
             assert coordinator is not None
