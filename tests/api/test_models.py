@@ -189,6 +189,13 @@ def test_template_survives_untouched(make_templated: Make) -> None:
     assert template.to_json() == raw["spec"]["template"]
 
 
+def test_odd_resources_are_left_to_kubernetes(make_templated: Make) -> None:
+    """What stands beside requests and limits of chips is not looked into."""
+    odd = {"limits": {"cpu": 1}, "requests": None, "name": 3, "claims": [{"name": "c"}]}
+    job = parse_job(make_templated({"name": "a", "command": ["x"], "resources": odd}))
+    assert build(job, attempt=1, options=ManifestOptions("key", "operator", "trainer"))
+
+
 @pytest.mark.parametrize("at_ms", [0, 1, 999, 1_795_248_000_123])
 def test_times_round_trip(at_ms: int) -> None:
     """Times are written in milliseconds and read back exactly."""

@@ -210,8 +210,8 @@ def _placement_problems(spec: JobSpec, shape: SliceShape) -> list[str]:
     asked = [
         (f"{kind} of {RESOURCE}", str(amount), wanted[RESOURCE])
         for container in containers
-        for kind, amounts in (container.get("resources") or {}).items()
-        for name, amount in (amounts or {}).items()
+        for kind in ("requests", "limits")  # others are Kubernetes' to judge
+        for name, amount in ((container.get("resources") or {}).get(kind) or {}).items()
         if name == RESOURCE
     ]
     selector = pod.get("nodeSelector") or {}
