@@ -56,7 +56,7 @@ def _told(**changes: Any) -> dict[str, Any]:
         {},
         {"notices": [{}]},
         {"notices": 3},
-        _told(budgets={"time": 3}),
+        _told(budgets={"process": "many"}),
         _told(budgets=[]),
         _told(takenAway=3),
         _told(takenAway=["now"]),
