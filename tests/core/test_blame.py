@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.histories import loss
+from tests.core.histories import loss, progress
 from tests.core.stories import told, training
 from tests.core.world import World
 from tpujob_operator.core.kinds import POD
@@ -73,6 +73,22 @@ def test_later_loss_of_the_slice_is_another_matter() -> None:
     world.now_ms += CALM_MS // 2
     taken(world, host=0, first=21)
     assert [one["worker"] for one in world.status["incidents"]] == [1, 0]
+
+
+def test_loss_right_after_a_recovery_is_not_taken_for_the_one_before() -> None:
+    """The slice is hit anew, seconds after the step that ended its last loss."""
+    world = training()
+    _, second = hosts(world)
+    taken(world, host=0, first=20)
+    world.now_ms += 2_000
+    world.readings.append(told(progress(world.now_ms, 5, 5), first=21))
+    world.settle()
+    world.now_ms += 1_000
+    broken(world, second)
+    world.now_ms += 1_000
+    taken(world, host=0, first=22)
+    assert [one["worker"] for one in world.status["incidents"]] == [0, 1]
+    assert world.memory.lost_pods == ()
 
 
 @pytest.mark.parametrize("late_ms", [0, CALM_MS + 10_000])

@@ -65,7 +65,10 @@ def blame_lost_pods(situation: Situation) -> Outcome:
 def _of(incident: Incident, lost: LostPod) -> bool:
     since_ms = incident.at_ms - lost.at_ms
     is_gone = incident.rung is Rung.POD and incident.cause is not Cause.STRAGGLER
-    return is_gone and incident.slice == lost.slice and -_SKEW_MS <= since_ms <= CALM_MS
+    is_near = -_SKEW_MS <= since_ms <= CALM_MS
+    # The job had recovered from it when the pod was lost: one loss may follow another at once.
+    is_another = 0 <= incident.recovered_after_ms <= -since_ms
+    return is_gone and incident.slice == lost.slice and is_near and not is_another
 
 
 def _blamed(situation: Situation, incident: Incident, lost: LostPod) -> Fact:
