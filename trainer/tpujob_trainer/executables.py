@@ -25,6 +25,7 @@ from etils import epath
 from jax.experimental import serialize_executable
 
 from tpujob_trainer.fingerprint import Fingerprint
+from tpujob_trainer.storage import is_in_bucket
 
 #: What lies beside checkpoints for longer is of a program that has changed, or soon made anew.
 _KEPT_S = 30 * 86_400
@@ -105,7 +106,7 @@ class ExecutableCache:
     def _share(self, file: str, body: bytes) -> None:
         assert self._shared is not None
         _store(self._shared / file, body, self._fingerprint)
-        if _is_first() and not _is_in_bucket(self._shared):
+        if _is_first() and not is_in_bucket(self._shared):
             _remove_old(Path(self._shared))
 
     def _file(self, name: str) -> str:
@@ -113,7 +114,7 @@ class ExecutableCache:
 
     def _say_why_missed(self, name: str) -> None:
         for folder in (self._directory, self._shared):
-            if folder is None or _is_in_bucket(folder):
+            if folder is None or is_in_bucket(folder):
                 continue
             differing = _why_missed(Path(folder / self._file(name)), self._fingerprint)
             if differing:
@@ -124,10 +125,6 @@ class ExecutableCache:
 
 def _is_first() -> bool:
     return jax.process_index() == 0
-
-
-def _is_in_bucket(path: epath.Path) -> bool:
-    return "://" in str(path)
 
 
 def _not_loaded(*_: Any) -> None:
@@ -186,7 +183,7 @@ def _store(path: epath.Path, body: bytes, fingerprint: Fingerprint) -> None:
     content = hashlib.sha256(body).digest() + body
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if _is_in_bucket(path):  # where an object is there as a whole, or not at all
+        if is_in_bucket(path):  # where an object is there as a whole, or not at all
             path.write_bytes(content)
         else:
             _write_whole(Path(path), content)
