@@ -226,10 +226,11 @@ def _recovery(bench: _Bench, repeat: int) -> None:
     world = bench.start(_trainer)
     cold = world.await_step(1)
     recovered, lost_s = [], []
-    for _ in range(repeat):
+    for kill in range(repeat):
         reached = world.newest()
         world.await_step(reached + 1)
-        _run_for(3 * _SNAPSHOT_S, world)  # a few snapshots
+        # A few snapshots, and then evenly spread over the time between two of them.
+        _run_for((3 + kill / repeat) * _SNAPSHOT_S, world)
         newest, killed = world.newest(), time.monotonic()
         pace_s = statistics.median(world.losses().values()) / 1000
         world.kill()

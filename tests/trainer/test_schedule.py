@@ -15,7 +15,7 @@ import tpujob
 from tpujob_trainer.config import CheckpointConfig
 from tpujob_trainer.distributed import World
 from tpujob_trainer.saving import slowest
-from tpujob_trainer.schedule import PACE_STEPS, Due, SaveSchedule
+from tpujob_trainer.schedule import PACE_STEPS, Due, SaveSchedule, Written
 from tpujob_trainer.snapshots import KEEP
 
 
@@ -105,16 +105,31 @@ def test_steps_that_become_faster_put_off_no_snapshot(now_s: list[float]) -> Non
 
 
 def test_costly_snapshots_come_less_often(now_s: list[float]) -> None:
-    """One that takes 0.3 s comes every 10 s, so that it costs 3 % at most."""
+    """One that costs 0.3 s comes every 10 s, so that it costs 3 % at most."""
     plan = SaveSchedule(
         CheckpointConfig("c", "steps:1000", 3),
         World(),
         start=0,
         last=1000,
-        snapshot_cost_s=lambda: 0.3,
+        last_snapshot=lambda: Written(cost_s=0.3),
     )
     told = _at_pace(plan, now_s, steps=50, pace_s=0.5)
     assert [step for step, due in told if due.local] == [23, 43]
+
+
+@pytest.mark.parametrize(("took_s", "steps_apart"), [(0.0, 4), (0.5, 3), (1.0, 2), (1.5, 3)])
+def test_snapshots_are_written_in_time(now_s: list[float], took_s: float, steps_apart: int) -> None:
+    """Two seconds after one was taken the next one is written, if it can be."""
+    plan = SaveSchedule(
+        CheckpointConfig("c", "steps:1000", 3),
+        World(),
+        start=0,
+        last=1000,
+        last_snapshot=lambda: Written(took_s=took_s),
+    )
+    told = _at_pace(plan, now_s, steps=20, pace_s=0.5)
+    taken = [step for step, due in told if due.local]
+    assert {later - earlier for earlier, later in itertools.pairwise(taken)} == {steps_apart}
 
 
 class _Writers:
@@ -131,9 +146,9 @@ class _Writers:
         self._last = step
         self._busy = [(step, now_s + cost_s, cost_s) for cost_s in took_s]
 
-    def cost_s(self, now_s: float) -> float | None:
+    def last(self, now_s: float) -> Written | None:
         """What the leader sees of them."""
-        written = [(step, cost) for step, until, cost in self._busy if until <= now_s]
+        written = [Written(step, took, took) for step, until, took in self._busy if until <= now_s]
         return slowest(written, len(self._busy), self._last)
 
     def common(self, now_s: float) -> set[int]:
@@ -160,7 +175,7 @@ def test_processes_that_write_slowly_always_share_a_snapshot(
             World(),
             start=0,
             last=100_000,
-            snapshot_cost_s=lambda: writers.cost_s(now[0]),
+            last_snapshot=lambda: writers.last(now[0]),
         )
         has_shared = False
         for step in range(1, 400):
@@ -174,13 +189,13 @@ def test_processes_that_write_slowly_always_share_a_snapshot(
 
 def test_process_without_snapshots_ends_those_of_all(now_s: list[float]) -> None:
     """What one process lacks nobody can go on from, and checkpoints come as before."""
-    written = [(0, 0.0), (0, 0.0)]
+    written = [Written(), Written()]
     plan = SaveSchedule(
         CheckpointConfig("c", "steps:7", 3),
         World(),
         start=0,
         last=100,
-        snapshot_cost_s=lambda: slowest(written, 3, 0),
+        last_snapshot=lambda: slowest(written, 3, 0),
     )
     told = _at_pace(plan, now_s, steps=40, pace_s=0.5)
     assert [step for step, due in told if due.local] == []

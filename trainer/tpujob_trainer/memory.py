@@ -119,15 +119,20 @@ class MemoryTier:
         changed = sorted(set().union(*bad))
         return f"digest differs in {len(changed)} arrays: {changed[0]} …" if changed else ""
 
-    def write(self, step: int, state: State, shares: jax.Array) -> None:
-        """Keep a snapshot; where that fails, say why and keep no more."""
+    def write(self, step: int, state: State, shares: jax.Array) -> float:
+        """Keep a snapshot; where that fails, say why and keep no more.
+
+        Returns:
+            Processor time that the writing took, seconds.
+        """
         if self._store is None:
-            return
+            return 0.0
         try:
             blocks = self._layout.blocks(state)
-            self._store.write(step, blocks, _rows(shares))
+            return self._store.write(step, blocks, _rows(shares))
         except OSError as error:
             self._off(f"step {step} was not written: {error.strerror or error}")
+            return 0.0
 
     def discard_above(self, step: int) -> None:
         """Forget what is newer than the step from which training goes on."""

@@ -8,6 +8,7 @@ among the processes only the loop can keep.
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -23,7 +24,7 @@ from tpujob_trainer.config import TrainerConfig
 from tpujob_trainer.distributed import Bulletin, World, told_by_leader
 from tpujob_trainer.memory import MemoryTier
 from tpujob_trainer.programs import Programs
-from tpujob_trainer.schedule import Due
+from tpujob_trainer.schedule import Due, Written
 from tpujob_trainer.step import State
 from tpujob_trainer.telemetry import say
 
@@ -84,9 +85,9 @@ class Saver:
         self._newest: Callable[[], jax.Array | None] = lambda: None  # a copy on the devices
         self._writers = ThreadPoolExecutor(2, "writer")  # one for each tier
         self._durable, self._local = _settled(None), _settled(None)
-        self._written = Bulletin(world, "written")  # everybody's newest snapshot, and its cost
+        self._written = Bulletin(world, "written")  # everybody's newest snapshot
         self._last_local = 0
-        self._show_written(self._last_local, 0.0)
+        self._show_written(Written())
 
     def restore(self, ceiling: int | None) -> Restored:
         """The newest state that is intact on every process, at most of step ``ceiling``.
@@ -184,18 +185,19 @@ class Saver:
 
     def _write_local(self, taken: _Taken) -> None:
         shares = jax.block_until_ready(taken.shares.result())
-        # Till here it was the devices' turn, behind a step: waiting costs the training nothing.
-        began = time.perf_counter()
-        self._memory.write(taken.step, taken.state, shares)
-        self._show_written(taken.step, time.perf_counter() - began)
+        # Waiting costs the training nothing, be it for the devices or for a processor.
+        cpu_s = self._memory.write(taken.step, taken.state, shares)
+        took_s = time.perf_counter() - taken.started
+        self._show_written(Written(taken.step, took_s, cpu_s / len(os.sched_getaffinity(0))))
 
-    def _show_written(self, step: int, cost_s: float) -> None:
+    def _show_written(self, written: Written) -> None:
         if self._memory.is_on:
-            self._written.show([step, cost_s])
+            self._written.show(written)
 
-    def snapshot_cost_s(self) -> float | None:
-        """Seconds that the last snapshot took; None while not all processes have it."""
-        return slowest(self._written.shown(), self._world.num_processes, self._last_local)
+    def last_snapshot(self) -> Written | None:
+        """The last snapshot in memory, as the slowest made it; None while not all have it."""
+        shown = [Written(*values) for values in self._written.shown()]
+        return slowest(shown, self._world.num_processes, self._last_local)
 
     def wait(self) -> None:
         """Wait until all that was saved is written.
@@ -213,20 +215,20 @@ class Saver:
         self._memory.close()
 
 
-def slowest(written: Collection[tuple[int, float]], processes: int, step: int) -> float | None:
-    """What the last snapshot cost the slowest process; None while one of them lacks it.
+def slowest(written: Collection[Written], processes: int, step: int) -> Written | None:
+    """The last snapshot as the slowest process made it; None while one of them lacks it.
 
     Each keeps its newest two. If some took a snapshot while others still wrote the one before,
     there might be no step that all of them hold.
 
     Args:
-        written: step and seconds of everybody's newest snapshot; of those who keep any.
+        written: everybody's newest snapshot; of those who keep any.
         processes: how many there are.
         step: of the last snapshot that was due.
     """
-    if len(written) < processes or any(newest != step for newest, _ in written):
+    if len(written) < processes or any(newest.step != step for newest in written):
         return None
-    return max(cost_s for _, cost_s in written)
+    return Written(step, max(w.took_s for w in written), max(w.cost_s for w in written))
 
 
 def newest_first(local: Iterable[int], durable: Iterable[int]) -> list[tuple[int, bool]]:

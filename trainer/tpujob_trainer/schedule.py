@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import tpujob
 from tpujob_trainer.config import CheckpointConfig
@@ -25,8 +25,22 @@ from tpujob_trainer.distributed import Bulletin, World
 PACE_STEPS = 3
 #: Seconds between pulses, where snapshots do not come more often.
 PULSE_S = 2.0
-#: Snapshots in memory may cost this share of the time.
+#: Snapshots in memory may cost this share of the host's processor time.
 COST_SHARE = 0.03
+
+
+class Written(NamedTuple):
+    """A snapshot in memory that is written, by one process or by all.
+
+    Attributes:
+        step: the step after which it was taken.
+        took_s: from then until it was written, seconds; the training goes on meanwhile.
+        cost_s: what the host's processors did for it, as seconds of all of them.
+    """
+
+    step: int = 0
+    took_s: float = 0.0
+    cost_s: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,7 +67,7 @@ class SaveSchedule:
         *,
         start: int,
         last: int,
-        snapshot_cost_s: Callable[[], float | None] = lambda: 0.0,
+        last_snapshot: Callable[[], Written | None] = Written,
         wants_to_leave: Callable[[], bool] = lambda: False,
     ) -> None:
         """Begin to count.
@@ -63,11 +77,11 @@ class SaveSchedule:
             world: who has to agree.
             start: the step from which training goes on.
             last: the step with which it ends; always saved.
-            snapshot_cost_s: what the last snapshot in memory took; None: it is being written.
+            last_snapshot: in memory, the slowest process's; None: it is being written.
             wants_to_leave: whether this process has been asked to go.
         """
         self._config, self._last, self._world = config, last, world
-        self._snapshot_cost_s, self._wants_to_leave = snapshot_cost_s, wants_to_leave
+        self._last_snapshot, self._wants_to_leave = last_snapshot, wants_to_leave
         self._bulletin = Bulletin(world, "pulse")
         self._last_pulse = (start, time.monotonic())
         self._next_pulse = start + PACE_STEPS
@@ -111,7 +125,7 @@ class SaveSchedule:
             self._local_at = now
         local_s = self._local_at + self._pause_s - now
         if not is_written:  # asked again then
-            local_s = max(local_s, self._config.snapshot_s)
+            local_s = max(local_s, self._config.snapshot_s / 4)
         until_s = min(PULSE_S, local_s, self._durable_at + interval_s - now)
         following = step + max(1, math.floor(until_s / pace_s + 1e-6))
         if step < asked.step:
@@ -129,13 +143,18 @@ class SaveSchedule:
         return self._config.interval_s if told_s is None else told_s
 
     def _is_written(self) -> bool:
-        """Whether all processes have the last snapshot; what it cost decides on the pause."""
+        """Whether all processes have the last snapshot; what it took decides on the pause.
+
+        A crash costs what has been trained since the last one that was written: the next one
+        is begun so early that it is written in time.
+        """
         if not self._config.snapshot_s:
             return False
-        cost_s = self._snapshot_cost_s()
-        if cost_s is not None:
-            self._pause_s = max(self._config.snapshot_s, cost_s / COST_SHARE)
-        return cost_s is not None
+        last = self._last_snapshot()
+        if last is not None:
+            in_time_s = max(self._config.snapshot_s - last.took_s, last.took_s)
+            self._pause_s = max(in_time_s, last.cost_s / COST_SHARE)
+        return last is not None
 
 
 @contextmanager

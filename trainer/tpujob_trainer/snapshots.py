@@ -16,6 +16,7 @@ import json
 import mmap
 import os
 import struct
+import time
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -99,8 +100,11 @@ class SnapshotStore:
         """Steps whose snapshots look complete, in ascending order."""
         return sorted(int(path.stem) for path in self._directory.glob(f"*{_SUFFIX}"))
 
-    def write(self, step: int, blocks: Sequence[Bytes], digests: list[list[int]]) -> None:
+    def write(self, step: int, blocks: Sequence[Bytes], digests: list[list[int]]) -> float:
         """Keep a snapshot, and drop all but the newest KEEP.
+
+        Returns:
+            Processor time of the threads that copied the blocks, seconds.
 
         Raises:
             OSError: there is no room, say; what was there before is still there.
@@ -109,7 +113,7 @@ class SnapshotStore:
         temporary = target.with_suffix(".tmp")
         try:
             with temporary.open("wb") as file:
-                self._fill(file.fileno(), step, blocks, digests)
+                cpu_s = self._fill(file.fileno(), step, blocks, digests)
             temporary.rename(target)
         except OSError:
             with contextlib.suppress(OSError):
@@ -117,20 +121,23 @@ class SnapshotStore:
             raise
         for old in self.steps()[:-KEEP]:
             self._path(old).unlink()
+        return cpu_s
 
     def _fill(
         self, file: int, step: int, blocks: Sequence[Bytes], digests: list[list[int]]
-    ) -> None:
+    ) -> float:
         offsets = block_offsets([block.nbytes for block in blocks])
         with ThreadPoolExecutor(THREADS) as pool:
-            sums = list(pool.map(lambda b, at: _put(file, b, at), blocks, offsets))
+            written = list(pool.map(lambda b, at: _put(file, b, at), blocks, offsets))
         lengths = [block.nbytes for block in blocks]
+        sums = [checksum for checksum, _ in written]
         places = list(zip(offsets, lengths, sums, strict=True))
         body = json.dumps(
             {"step": step, "fingerprint": self._fingerprint, "digests": digests, "blocks": places}
         ).encode()
         end = body + _END.pack(len(body), zlib.crc32(body), _MAGIC)
         _put(file, np.frombuffer(end, np.uint8), offsets[-1] + lengths[-1] if blocks else 0)
+        return sum(cpu_s for _, cpu_s in written)
 
     def read(self, step: int) -> tuple[Index, list[Bytes]]:
         """A snapshot's index and its blocks, mapped and with their checksums verified.
@@ -180,13 +187,13 @@ def block_offsets(lengths: Sequence[int]) -> list[int]:
     return offsets
 
 
-def _put(file: int, block: Bytes, offset: int) -> int:
-    """Write all of a block; returns its checksum."""
-    left = block.data
+def _put(file: int, block: Bytes, offset: int) -> tuple[int, float]:
+    """Write all of a block; returns its checksum, and the processor time it took."""
+    began, left = time.thread_time(), block.data
     while left:
         written = os.pwrite(file, left, offset)
         left, offset = left[written:], offset + written
-    return zlib.crc32(block.data)
+    return zlib.crc32(block.data), time.thread_time() - began
 
 
 def read_index(path: Path) -> Index:

@@ -172,7 +172,7 @@ def _loop(
             run.world,
             start=number - 1,
             last=run.config.steps,
-            snapshot_cost_s=run.saver.snapshot_cost_s,
+            last_snapshot=run.saver.last_snapshot,
             wants_to_leave=wants_to_leave,
         )
         profiler.begin(number, reporter.flush)
