@@ -47,6 +47,37 @@ def test_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert any("list prices" in line for line in told["assumptions"])
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda p: p.stem)
+def test_all_examples_can_be_planned(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A demo that would last for milliseconds on real chips, too."""
+    assert main(["plan", str(path)]) == 0
+    assert "simulated: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("days", "shown"),
+    [(1.5, "1.50 days"), (0.5, "12.00 h"), (0.01, "14.40 min"), (1e-6, "0.09 s"), (None, "?")],
+)
+def test_times_have_units_that_suit(days: float | None, shown: str) -> None:
+    """0.00 days is no answer."""
+    assert plantables._span(days) == shown
+
+
+def test_recreated_pods_take_their_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With recovery.pods Recreate every fault costs new pods, and the assumption is told."""
+    path = ROOT / "examples" / "recreated-program.yaml"
+    job = yaml.safe_load(path.read_text())
+    assert job["spec"]["recovery"]["pods"] == "Recreate"
+    recreated = _told(capsys, str(path))
+    assert any(line.startswith("recreate 611 s") for line in recreated["assumptions"])
+    job["spec"]["recovery"] = {}
+    job["spec"]["template"]["spec"]["containers"][0]["command"] = ["python", "train.py"]
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    in_place = _told(capsys, str(tmp_path / "job.yaml"))
+    assert any(line.startswith("replace 96 s") for line in in_place["assumptions"])
+    assert recreated["estimate"]["goodput"] < in_place["estimate"]["goodput"]
+
+
 def test_what_is_given_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Measured steps, own prices, rates: each is used, and told."""
     prices = tmp_path / "prices.json"

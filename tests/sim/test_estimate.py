@@ -160,3 +160,14 @@ def test_simulation_agrees(capacity: Capacity) -> None:
     _, run = simulated(found, assumed, Features(spares=capacity.spares), seed=1)
     assert run.faults > 30
     assert run.goodput == pytest.approx(found.goodput, abs=0.01)
+
+
+def test_simulation_of_recreated_pods_agrees() -> None:
+    """Within a percent, and well below recovery in place."""
+    capacity = Capacity("v5e", "16x16", 16)
+    assumed = Assumed(step_s=6, in_place=False)
+    found = estimate(capacity, Work(steps=100_000), assumed)
+    _, run = simulated(found, assumed, Features(in_place=False), seed=1)
+    assert run.goodput == pytest.approx(found.goodput, abs=0.01)
+    in_place = estimate(capacity, Work(steps=100_000), Assumed(step_s=6))
+    assert found.goodput < in_place.goodput - 0.005

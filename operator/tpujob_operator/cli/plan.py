@@ -16,6 +16,7 @@ from rich.console import Console
 
 from tpujob_agent.protocol import Env
 from tpujob_operator.api.models import TPUTrainingJob
+from tpujob_operator.api.recovery import PodRecovery
 from tpujob_operator.cli import plantables
 from tpujob_operator.cli.files import FileError, read_jobs
 from tpujob_operator.core.cost import provisioning_of
@@ -122,12 +123,14 @@ class Planned:
             f"Of them take a slice: {assumed.faults.host_share:.0%}.",
             f"Preemptions of a spot slice a day: {assumed.preemptions_per_slice_day:g}, a guess.",
             f"A flex-start node runs {assumed.run_s / 86_400:g} days; queueing is not counted.",
-            *(f"{name} {getattr(times, name):g} s: {SOURCES[name]}." for name in _TOLD_TIMES),
+            *(f"{name} {getattr(times, name):g} s: {SOURCES[name]}." for name in self._times()),
             f"Prices: {whose}. Spares are paid for.",
         ]
 
-
-_TOLD_TIMES = ("blocked", "lag", "init", "restore", "first_step", "replace")
+    def _times(self) -> tuple[str, ...]:
+        """Those that the estimate depends on."""
+        until_pods = ("replace",) if self.assumed.in_place else ("silence", "recreate")
+        return ("blocked", "lag", "init", "restore", "first_step", *until_pods)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -163,7 +166,9 @@ def plan(job: TPUTrainingJob, given: argparse.Namespace) -> Planned:
     bound = ((checked or {}).get("upperBound") or {}).get("mfu", 1.0)
     assumed = dataclasses.replace(assumed, mfu=min(assumed.mfu, bound))
     own = estimate(capacity, work, assumed)
-    features = Features(elastic=spec.elastic is not None, spares=spec.spares)
+    features = Features(
+        in_place=assumed.in_place, elastic=spec.elastic is not None, spares=spec.spares
+    )
     days, simulation = simulated(own, assumed, features, given.seed)
     # A measured step says nothing of other chips, but for the FLOPs that it stands for.
     elsewhere = dataclasses.replace(assumed, step_s=None, mfu=own.mfu or assumed.mfu)
@@ -207,6 +212,7 @@ def _assumed(job: TPUTrainingJob, given: argparse.Namespace) -> Assumed:
         preemptions_per_slice_day=given.preemptions_per_slice_day
         or usual.preemptions_per_slice_day,
         run_s=(bought.max_run_duration_seconds if bought else None) or usual.run_s,
+        in_place=job.spec.recovery.pods is PodRecovery.IN_PLACE,
         prices=_prices(given.prices) if given.prices else {},
     )
 

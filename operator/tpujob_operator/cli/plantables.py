@@ -33,7 +33,7 @@ def show(
     lines = [_headline(own), _fit(check)]
     lines.append(
         f"expected goodput {own.goodput:.2%}, saving every {own.interval_s:.0f} s; "
-        f"simulated: {simulation.goodput:.2%} in {simulated_days:.1f} days with "
+        f"simulated: {simulation.goodput:.2%} in {_span(simulated_days)} with "
         f"{simulation.faults} faults"
     )
     console.print("\n".join(lines), highlight=False)
@@ -53,7 +53,7 @@ def _headline(own: Estimate) -> str:
     if own.mfu:
         words.append(f"MFU {own.mfu:.1%}")
     if own.days is not None:
-        words.append(f"{own.days:.2f} days")
+        words.append(_span(own.days))
     if own.usd is not None:
         words.append(_usd(own.usd))
     if own.usd_per_million_tokens is not None:
@@ -78,14 +78,14 @@ def _fit(check: Mapping[str, Any] | None) -> str:
 
 def _spares(rows: Sequence[Estimate]) -> Table:
     table = Table(title="Spare slices", title_justify="left")
-    for heading in ("spares", "goodput", "days", "USD", "USD a day"):
+    for heading in ("spares", "goodput", "time", "USD", "USD a day"):
         table.add_column(heading, justify="right")
     cheapest = _cheapest(rows)
     for row in rows:
         table.add_row(
             str(row.capacity.spares),
             f"{row.goodput:.2%}",
-            _days(row.days),
+            _span(row.days),
             _usd(row.usd),
             _usd(row.usd_per_day),
             style="green" if row is cheapest else None,
@@ -99,7 +99,7 @@ def _alternatives(own: Estimate, rows: Sequence[Estimate]) -> Table:
     table.add_column("slices\nchips, HBM")
     table.add_column("step", justify="right")
     for way in Provisioning:
-        table.add_column(f"{way}\ndays", justify="right")
+        table.add_column(f"{way}\ntime", justify="right")
     cheapest = _cheapest(rows)
     for _, alike in itertools.groupby(rows, key=lambda row: row.capacity.accelerator):
         by_way = {row.capacity.bought: row for row in alike}
@@ -121,7 +121,7 @@ def _cell(row: Estimate | None, own: Estimate, cheapest: Estimate | None) -> Tex
     style = "green" if row is cheapest else "bold" if row.capacity == own.capacity else ""
     if row.days is None:
         return Text(f"{_usd(row.usd_per_day)}\na day", style=style)
-    return Text(f"{_usd(row.usd)}\n{_days(row.days)}", style=style)
+    return Text(f"{_usd(row.usd)}\n{_span(row.days)}", style=style)
 
 
 def _cheapest(rows: Sequence[Estimate]) -> Estimate | None:
@@ -132,12 +132,24 @@ def _cheapest(rows: Sequence[Estimate]) -> Estimate | None:
 def _seconds(value: float | None) -> str:
     if value is None:
         return _UNKNOWN
+    if value < 1e-4:
+        return "< 0.1 ms"
     return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.1f} ms"
 
 
-def _days(value: float | None) -> str:
-    return _UNKNOWN if value is None else f"{value:,.2f}"
+def _span(days: float | None) -> str:
+    """A time in the largest unit of which it is one at least."""
+    if days is None:
+        return _UNKNOWN
+    seconds = days * 86_400
+    units = (("days", 86_400), ("h", 3_600), ("min", 60))
+    unit, length = next((found for found in units if seconds >= found[1]), ("s", 1))
+    return f"{seconds / length:,.2f} {unit}"
 
 
 def _usd(value: float | None, digits: int = 0) -> str:
-    return _UNKNOWN if value is None else f"${value:,.{digits}f}"
+    if value is None:
+        return _UNKNOWN
+    if 0 < value < 0.5 * 10**-digits:
+        return f"< ${10**-digits:,.{digits}f}"
+    return f"${value:,.{digits}f}"

@@ -30,6 +30,8 @@ DAY_S = 86_400
 _RESERVE_S = 5
 #: A simulation makes at most so many saves, which is a few seconds' work.
 _MOST_SAVES = 10_000
+#: It counts in whole milliseconds. Goodput does not depend on how many steps a second has.
+_SHORTEST_STEP_S = 0.1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class Assumed:
     faults: Faults = dataclasses.field(default_factory=Faults)
     preemptions_per_slice_day: float = 1.0  # of spot slices; nobody publishes it
     run_s: int = FLEX_START_RUN_S[1]  # of flex-start nodes
+    in_place: bool = True  # recovery.pods; otherwise every fault makes all pods anew, unannounced
     prices: Prices = dataclasses.field(default_factory=dict)
 
 
@@ -105,6 +108,8 @@ class Hazard:
                 taken, planned = 0.0, taken
         elif capacity.bought is Provisioning.FLEX_START:
             planned = DAY_S / assumed.run_s  # all slices end at once
+        if not assumed.in_place:
+            taken, planned = taken + planned, 0.0
         return cls(crashes + taken, planned, (hosts + taken) / (crashes + taken))
 
 
@@ -156,7 +161,7 @@ def estimate(capacity: Capacity, work: Work, assumed: Assumed) -> Estimate:
     if step_s is None and work.flops is not None:
         step_s = work.flops / capacity.peak_flops / assumed.mfu
     hazard = Hazard.of(capacity, assumed)
-    plan = interval.plan(_costs(capacity, hazard, assumed.times), step_s=step_s or 0.0)
+    plan = interval.plan(_costs(capacity, hazard, assumed), step_s=step_s or 0.0)
     lost_per_day = hazard.planned * _announced_s(capacity, assumed.times) / DAY_S
     goodput = plan.goodput / (1 + lost_per_day)
     price = usd_per_chip_hour(capacity.accelerator, capacity.bought, assumed.prices)
@@ -188,10 +193,13 @@ def _start_s(times: Times) -> float:
     return times.init + times.restore + times.first_step
 
 
-def _costs(capacity: Capacity, hazard: Hazard, times: Times) -> interval.Costs:
+def _costs(capacity: Capacity, hazard: Hazard, assumed: Assumed) -> interval.Costs:
+    times = assumed.times
     silent_s = member_timeout_s(capacity.slices * capacity.shape.hosts)
-    host_s = silent_s + _replaced_s(capacity, times)
-    recovery_s = hazard.host_share * host_s + _start_s(times)
+    gone_s = hazard.host_share * (silent_s + _replaced_s(capacity, times))
+    if not assumed.in_place:
+        gone_s = times.silence + times.recreate
+    recovery_s = gone_s + _start_s(times)
     return interval.Costs(times.blocked, times.lag, recovery_s, DAY_S / hazard.unplanned)
 
 
@@ -225,16 +233,20 @@ def choices(capacity: Capacity) -> Iterable[Capacity]:
 def simulated(
     found: Estimate, assumed: Assumed, features: Features, seed: int
 ) -> tuple[float, Outcome]:
-    """One run through the simulator, and its days: as long as the job, or as can be afforded."""
+    """One run through the simulator, and its days.
+
+    As many as the job has, but a day at least, and no more than can be afforded.
+    """
     capacity, hazard = found.capacity, Hazard.of(found.capacity, assumed)
     most_days = _MOST_SAVES * found.interval_s / DAY_S
-    days = min(found.days or most_days, most_days)
+    days = min(max(found.days or most_days, 1.0), most_days)
     faults = dataclasses.replace(
         assumed.faults,
         per_chip_day=hazard.unplanned / capacity.chips,
         host_share=hazard.host_share,
         planned=round(hazard.planned * days),
     )
-    times = dataclasses.replace(assumed.times, step=found.step_s or assumed.times.step)
+    step_s = max(found.step_s or assumed.times.step, _SHORTEST_STEP_S)
+    times = dataclasses.replace(assumed.times, step=step_s)
     scenario = Scenario("plan", capacity.chips, capacity.shape.chips, days, faults, times, features)
     return days, simulate("plan", scenario, seed)
