@@ -94,12 +94,21 @@ class Api:
 
 
 def path_of(thing: Object) -> str:
-    """URL path of an object, by the rule that its resource is its kind in small letters + s."""
+    """URL path of an object, whose resource is the plural of its kind."""
     version = thing["apiVersion"]
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"
     namespace = thing["metadata"].get("namespace")
     scope = f"/namespaces/{namespace}" if namespace else ""
-    return f"{root}{scope}/{thing['kind'].lower()}s/{thing['metadata']['name']}"
+    return f"{root}{scope}/{_plural(thing['kind'].lower())}/{thing['metadata']['name']}"
+
+
+def _plural(word: str) -> str:
+    """In English, by which API servers name resources; Endpoints is a plural already."""
+    if word.endswith("points"):
+        return word
+    if word.endswith("y") and word[-2:-1] not in "aeiou":
+        return f"{word[:-1]}ies"
+    return f"{word}es" if word.endswith("s") else f"{word}s"
 
 
 def wait_for(

@@ -129,6 +129,22 @@ def test_webhooks_point_at_our_controller() -> None:
             {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "namespace": "n"},
             "/apis/discovery.k8s.io/v1/namespaces/n/endpointslices/x",
         ),
+        (
+            {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"},
+            "/apis/scheduling.k8s.io/v1/priorityclasses/x",
+        ),
+        (
+            {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "Topology"},
+            "/apis/kueue.x-k8s.io/v1beta1/topologies/x",
+        ),
+        (
+            {"apiVersion": "v1", "kind": "Endpoints", "namespace": "n"},
+            "/api/v1/namespaces/n/endpoints/x",
+        ),
+        (
+            {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "namespace": "n"},
+            "/apis/gateway.networking.k8s.io/v1/namespaces/n/gateways/x",
+        ),
     ],
 )
 def test_path_of_an_object(thing: dict[str, str], path: str) -> None:
