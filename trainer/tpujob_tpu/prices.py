@@ -2,6 +2,10 @@
 
 * [list] Cloud TPU, "Pricing": on-demand list prices in US regions, as of ``AS_OF``. Of v7 no
   price is known here.
+* [sky] All of [list] are what SkyPilot's catalogue has from Google Cloud's SKUs for a slice in
+  us-central1 (v4: us-central2), divided by its chips: skypilot-org/skypilot-catalog,
+  catalogs/v8/gcp/vms.csv at commit 006059e. Elsewhere they are higher: v3 is 2.20 in europe-west4.
+* [book] "How to Scale Your Model", part 8, has v5p and v5e from Google's page in February 2025.
 * [dws] Dynamic Workload Scheduler, "Pricing": flex-start is half the on-demand price.
 * Spot prices change monthly and by region, reservations by their term: the shares below are the
   middle of what Google Cloud names (60-70 % off; 15, 25 and 40 % off for 1, 3 and 12 months).
@@ -18,9 +22,9 @@ AS_OF = "2025-11"
 #: USD per chip-hour by generation and way of provisioning, as users give them.
 Prices = Mapping[str, Mapping[Provisioning, float]]
 
-#: USD per chip-hour on demand [list].
+#: USD per chip-hour on demand [list, sky; v5e and v5p: book].
 ON_DEMAND_USD: Mapping[str, float] = {
-    "v3": 2.20,
+    "v3": 2.00,
     "v4": 3.22,
     "v5e": 1.20,
     "v5p": 4.20,
