@@ -18,7 +18,11 @@ A job is made, waited for and looked at like this::
 The module ``tpujob`` is another: the one that a training script imports to report its progress.
 """
 
-from tpujob_client.client import Client
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
 from tpujob_client.errors import (
     ClusterError,
     ForbiddenError,
@@ -32,7 +36,6 @@ from tpujob_client.errors import (
     WaitTimeoutError,
 )
 from tpujob_client.job import Job, new_job
-from tpujob_client.logs import LogLine
 from tpujob_client.report import Report
 from tpujob_operator.api.checkpoints import Checkpoint
 from tpujob_operator.api.conditions import ConditionType
@@ -40,6 +43,10 @@ from tpujob_operator.api.models import InvalidJobError, TPUTrainingJob
 from tpujob_operator.api.podtemplate import PodTemplate
 from tpujob_operator.api.spec import Accelerator, JobSpec, Trainer
 from tpujob_operator.api.status import JobStatus, State
+
+if TYPE_CHECKING:
+    from tpujob_client.client import Client
+    from tpujob_client.logs import LogLine
 
 __all__ = [
     "Accelerator",
@@ -68,3 +75,12 @@ __all__ = [
     "WaitTimeoutError",
     "new_job",
 ]
+
+#: What needs Kubernetes' own client, a second of CPU that a key pressed for completion has not got.
+_LATE = {"Client": "tpujob_client.client", "LogLine": "tpujob_client.logs"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATE[name]), name)

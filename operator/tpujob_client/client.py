@@ -11,8 +11,9 @@ from typing import Any, Self
 from kubernetes import client, config
 from kubernetes.config.config_exception import ConfigException
 
-from tpujob_client.errors import ClusterError, WaitTimeoutError, explained
-from tpujob_client.job import ENDS, Job, manifest
+from tpujob_client.answers import explained
+from tpujob_client.errors import ClusterError, WaitTimeoutError
+from tpujob_client.job import ENDS, Job, event_time, manifest
 from tpujob_client.logs import LogLine, Logs
 from tpujob_client.report import Report
 from tpujob_client.sources import Wanted, place_of
@@ -243,11 +244,6 @@ def _check_exclusive(**given: Any) -> None:
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:
         raise ValueError(f"{' and '.join(names)} exclude each other: give one of them")
-
-
-def event_time(event: Mapping[str, Any]) -> str:
-    """When an event was seen last; empty: it does not say."""
-    return str(event.get("lastTimestamp") or event.get("eventTime") or "")
 
 
 def _own_namespace(kubeconfig: str | None, context: str | None) -> str:

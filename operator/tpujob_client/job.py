@@ -75,3 +75,8 @@ def manifest(job: TPUTrainingJob) -> dict[str, Any]:
     """The object to be sent: what was set, so that defaults stay the cluster's."""
     set_ones: dict[str, Any] = job.model_dump(by_alias=True, exclude_unset=True, mode="json")
     return {**set_ones, "apiVersion": API_VERSION, "kind": KIND}
+
+
+def event_time(event: Mapping[str, Any]) -> str:
+    """When an event was seen last; empty: it does not say."""
+    return str(event.get("lastTimestamp") or event.get("eventTime") or "")

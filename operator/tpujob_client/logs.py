@@ -14,7 +14,8 @@ from typing import Any
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
-from tpujob_client.errors import ClusterError, NoLogsError, UnreachableError, explained
+from tpujob_client.answers import explained
+from tpujob_client.errors import ClusterError, NoLogsError, UnreachableError
 from tpujob_client.job import Job
 from tpujob_client.sources import Source, Wanted, place_of_rank, sources
 from tpujob_client.watching import REQUEST_TIMEOUT_S, Watched

@@ -13,7 +13,8 @@ from typing import Any
 from kubernetes import watch
 from kubernetes.client.exceptions import ApiException
 
-from tpujob_client.errors import JobNotFoundError, UnreachableError, explained, missing
+from tpujob_client.answers import explained, missing
+from tpujob_client.errors import JobNotFoundError, UnreachableError
 from tpujob_client.job import Job
 from tpujob_operator.api.base import GROUP, KIND, PLURAL, VERSION
 

@@ -33,7 +33,7 @@ from tpujob_client import (
     new_job,
     watching,
 )
-from tpujob_client.errors import explained
+from tpujob_client.answers import explained
 from tpujob_client.job import manifest
 from tpujob_operator.api.base import API_VERSION, KIND
 from tpujob_operator.core.kinds import TPU_TRAINING_JOB

@@ -64,6 +64,18 @@ def test_kubectl_is_answered() -> None:
     assert _output("kubectl_complete-tpujob", "su") == ["submit", "suspend", ":4"]
 
 
+@pytest.mark.parametrize("words", [("su",), ("doctor", "--outp"), ("submit", "--outp")])
+def test_no_client_is_loaded_for_what_needs_no_cluster(words: tuple[str, ...]) -> None:
+    """Kubernetes' own takes a second of CPU, for which nobody waits with a finger on the key."""
+    script = (
+        "import sys; from tpujob_operator.cli.__main__ import complete; complete();"
+        "print('kubernetes' in sys.modules)"
+    )
+    *candidates, end, is_loaded = _output(sys.executable, "-c", script, *words)
+    assert candidates
+    assert (end, is_loaded) == (":4", "False")
+
+
 @pytest.mark.control_plane
 def test_jobs_are_completed(run: Run, control_plane: Cluster, namespace: str) -> None:
     """Their names come from the cluster; one that cannot be asked offers none."""

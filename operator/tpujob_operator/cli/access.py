@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from tpujob_client.client import Client
+if TYPE_CHECKING:
+    from tpujob_client import Client
 
 
 def add_access(parser: argparse.ArgumentParser) -> None:
@@ -19,4 +21,6 @@ def client_of(given: argparse.Namespace) -> Client:
     Raises:
         ClusterError: there is no usable kubeconfig.
     """
+    from tpujob_client import Client  # noqa: PLC0415 - only who asks a cluster waits for it
+
     return Client.from_kubeconfig(given.kubeconfig, namespace=given.namespace)

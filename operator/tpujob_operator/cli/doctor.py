@@ -4,37 +4,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime as dt
-import email.utils
 import json
-from collections.abc import Callable, Mapping
 from typing import Any
 
-from kubernetes import client
-from kubernetes.client.exceptions import ApiException
 from rich.console import Console
 from rich.table import Table
 
-from tpujob_client.client import Client
-from tpujob_client.errors import explained
-from tpujob_client.watching import REQUEST_TIMEOUT_S
-from tpujob_operator.api.base import GROUP, PLURAL
 from tpujob_operator.cli.access import add_access, client_of
-from tpujob_operator.cli.checks import Check, Cluster, Level, Node, examine
-from tpujob_operator.core.kinds import JOB_SET, WORKLOADS
-from tpujob_operator.core.nodes import NodeView
-from tpujob_tpu.catalogue import ACCELERATOR_LABEL, RESOURCE
+from tpujob_operator.cli.checks import Check, Level, examine
 
-_OPERATOR = "app.kubernetes.io/name=tpujob-operator"
-#: What a user of jobs does: group, resource, verb.
-_DEEDS = (
-    (GROUP, PLURAL, "create"),
-    (GROUP, PLURAL, "patch"),
-    (GROUP, PLURAL, "list"),
-    ("", "pods/log", "get"),
-    ("", "events", "list"),
-)
-_MAY_NOT, _THERE_IS_NONE = (401, 403), 404
 _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.BAD: "red"}
 
 
@@ -49,7 +27,9 @@ def add(commands: Any) -> None:
 
 
 def _run(given: argparse.Namespace) -> int:
-    found = list(examine(_read(client_of(given))))
+    from tpujob_operator.cli import inventory  # noqa: PLC0415 - brings Kubernetes' client
+
+    found = list(examine(inventory.read(client_of(given))))
     if given.output == "json":
         print(json.dumps([dataclasses.asdict(check) for check in found], indent=1))
     else:
@@ -66,110 +46,3 @@ def _table(found: list[Check]) -> Table:
         level = f"[{style}]{check.level.value}[/{style}]"
         table.add_row(level, check.what, check.found, check.advice)
     return table
-
-
-def _read(jobs: Client) -> Cluster:
-    """Everything that is looked at.
-
-    Raises:
-        ClusterError: the API server does not answer, or lets nobody in.
-    """
-    api_client, namespace = jobs.api_client, jobs.namespace
-    with explained(api_client, namespace):
-        version, skew_s = _version(api_client)
-        core: Any = client.CoreV1Api(api_client)
-        apps: Any = client.AppsV1Api(api_client)
-        nodes = _items(api_client, lambda: core.list_node(label_selector=ACCELERATOR_LABEL))
-        quotas = _items(api_client, lambda: core.list_namespaced_resource_quota(namespace))
-        return Cluster(
-            namespace=namespace,
-            version=version,
-            skew_s=skew_s,
-            jobs_schema=_schema(api_client, f"{PLURAL}.{GROUP}"),
-            jobset_schema=_schema(api_client, f"{JOB_SET.plural}.{JOB_SET.group}"),
-            operators=_items(
-                api_client,
-                lambda: apps.list_deployment_for_all_namespaces(label_selector=_OPERATOR),
-            ),
-            nodes=None if nodes is None else [_node(node) for node in nodes],
-            refused=_refused(api_client, namespace),
-            queues=_queues(api_client, namespace),
-            quotas=quotas or [],
-        )
-
-
-def _version(api_client: Any) -> tuple[str, float]:
-    """Version of the API server, and how far our clock is ahead of its."""
-    versions: Any = client.VersionApi(api_client)
-    told, _, headers = versions.get_code_with_http_info(_request_timeout=REQUEST_TIMEOUT_S)
-    theirs = email.utils.parsedate_to_datetime(headers["Date"])
-    return told.git_version, (dt.datetime.now(dt.UTC) - theirs).total_seconds()
-
-
-def _items(api_client: Any, ask: Callable[[], Any]) -> list[dict[str, Any]] | None:
-    """Objects of a list as the API has them; None: they may not be read."""
-    try:
-        found = ask()
-    except ApiException as error:
-        if error.status in _MAY_NOT:
-            return None
-        raise
-    items: list[dict[str, Any]] = api_client.sanitize_for_serialization(found)["items"]
-    return items
-
-
-def _schema(api_client: Any, name: str) -> dict[str, Any] | None:
-    """Schema of the spec of a CRD's newest version; empty: there is none."""
-    extensions: Any = client.ApiextensionsV1Api(api_client)
-    try:
-        found = extensions.read_custom_resource_definition(name, _request_timeout=REQUEST_TIMEOUT_S)
-    except ApiException as error:
-        if error.status in _MAY_NOT:
-            return None
-        if error.status == _THERE_IS_NONE:
-            return {}
-        raise
-    raw = api_client.sanitize_for_serialization(found)
-    served = next(version for version in raw["spec"]["versions"] if version["storage"])
-    schema: dict[str, Any] = served["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    return schema
-
-
-def _node(raw: Mapping[str, Any]) -> Node:
-    chips = raw.get("status", {}).get("allocatable", {}).get(RESOURCE, "0")
-    return Node(NodeView.of(raw), int(chips))
-
-
-def _refused(api_client: Any, namespace: str) -> list[str]:
-    reviews: Any = client.AuthorizationV1Api(api_client)
-    refused = []
-    for group, resource, verb in _DEEDS:
-        kind, _, subresource = resource.partition("/")
-        asked = {"namespace": namespace, "group": group, "resource": kind, "verb": verb}
-        asked |= {"subresource": subresource} if subresource else {}
-        body = {"spec": {"resourceAttributes": asked}}
-        told = reviews.create_self_subject_access_review(body, _request_timeout=REQUEST_TIMEOUT_S)
-        if not told.status.allowed:
-            refused.append(f"{verb} {resource}")
-    return refused
-
-
-def _queues(api_client: Any, namespace: str) -> list[str] | None:
-    objects: Any = client.CustomObjectsApi(api_client)
-    for kind in WORKLOADS:
-        try:
-            found = objects.list_namespaced_custom_object(
-                kind.group,
-                kind.version,
-                namespace,
-                "localqueues",
-                _request_timeout=REQUEST_TIMEOUT_S,
-            )
-        except ApiException as error:
-            if error.status == _THERE_IS_NONE:
-                continue
-            if error.status in _MAY_NOT:
-                return None
-            raise
-        return [item["metadata"]["name"] for item in found["items"]]
-    return None

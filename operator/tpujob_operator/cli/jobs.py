@@ -10,8 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tpujob_client.client import event_time
-from tpujob_client.job import ENDS, Job
+from tpujob_client.job import ENDS, Job, event_time
 from tpujob_operator.api.conditions import ConditionType
 from tpujob_operator.cli import tables
 from tpujob_operator.cli.access import add_access, client_of
