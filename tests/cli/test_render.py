@@ -46,13 +46,13 @@ def test_json_is_a_list_for_kubectl(
 
 
 def test_a_preflight_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where the job asks for one."""
+    """Where the job asks for one, with the Job that compiles meanwhile."""
     file = tmp_path / "job.yaml"
     file.write_text((EXAMPLES / "demo.yaml").read_text() + "  preflight: Compile\n")
     assert main(["render", str(file)]) == 0
     made = list(yaml.safe_load_all(capsys.readouterr().out))
-    assert [thing["kind"] for thing in made] == ["Secret", "Service", "JobSet", "Job"]
-    assert made[-1]["metadata"]["name"] == "demo-preflight"
+    assert [thing["kind"] for thing in made] == ["Secret", "Service", "JobSet", "Job", "Job"]
+    assert [thing["metadata"]["name"] for thing in made[-2:]] == ["demo-preflight", "demo-programs"]
 
 
 @pytest.mark.parametrize(

@@ -156,8 +156,8 @@ HAPPENINGS: tuple[Happening, ...] = (
     _advise_against,
     _check_long,
 )
-#: Pods are made anew of the one, and preflights made of the other.
-PROGRAMS = st.sampled_from([OWN_PROGRAM, {}])
+#: Pods are made anew of the one; the other is checked and compiled ahead.
+PROGRAMS = st.sampled_from([OWN_PROGRAM, {"checkpoint": {"directory": "gs://bucket/j"}}])
 #: What happens, how long it takes, and after which write of its pass the operator crashes.
 STORIES = st.lists(
     st.tuples(

@@ -175,7 +175,7 @@ class World:
     def carry_out(self, action: Action) -> None:
         """What the API server does with one action."""
         match action:
-            case Apply(manifest):
+            case Apply(manifest, _):
                 kind = kind_of(manifest)
                 if kind in (JOB_SET, JOB):
                     self._create(kind, manifest)

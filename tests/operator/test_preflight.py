@@ -52,3 +52,26 @@ def test_a_job_that_does_not_fit_fails(jobs: Jobs) -> None:
     assert jobs.all(JOB_SET, "j") == []
     assert len(jobs.all(POD, "j")) == 1
     assert jobs.status("j")["goodput"]["seconds"]["queued"] > 0
+
+
+def test_what_compiles_ahead_may_be_refused(jobs: Jobs) -> None:
+    """The job starts as if it had not been asked for, and nothing of it stalls."""
+    pod = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}
+    meta = {"name": "j-programs", "namespace": jobs.namespace}
+    spec = {"suspend": True, "template": {"spec": pod}}
+    namesake = {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
+    jobs.api.request("POST", JOB.path(jobs.namespace), namesake)
+    jobs.create("j", preflight="Compile", checkpoint={"directory": "gs://bucket/j"})
+    say(jobs, Verdict(Answer.FITS, "fits: 9.50 of 15.75 GiB per chip"), 0)
+    jobs.wait(JOB_SET, "j-1")
+    jobs.wait_condition("j", "Admitted")
+    assert "Refused" not in jobs.events("j")
+
+
+def test_programs_are_compiled_ahead(jobs: Jobs) -> None:
+    """By a Job beside the attempt, whose pods are none of the attempt's."""
+    jobs.create("j", preflight="Compile", checkpoint={"directory": "gs://bucket/j"})
+    say(jobs, Verdict(Answer.FITS, "fits: 9.50 of 15.75 GiB per chip"), 0)
+    jobs.wait(JOB, "j-programs")
+    jobs.wait(JOB_SET, "j-1")
+    assert jobs.find(JOB, "j-programs"), "it is nothing that an earlier attempt has left"

@@ -14,6 +14,11 @@ TERMINATION_LOG = "/dev/termination-log"
 _MOST_BYTES = 2000
 
 
+def programs_of(checkpoints: str) -> str:
+    """Where compiled programs lie for the pods to come: beside the checkpoints."""
+    return f"{checkpoints.rstrip('/')}/programs"
+
+
 class Answer(Text):
     """What was found out."""
 

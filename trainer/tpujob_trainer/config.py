@@ -7,6 +7,7 @@ import math
 import re
 from typing import Any
 
+from tpujob_agent.preflight import programs_of
 from tpujob_trainer.fields import ConfigError, Problems, build, setting, to_json
 from tpujob_trainer.presets import PRESET_NAMES, PRESETS, ModelConfig
 
@@ -64,7 +65,7 @@ class CheckpointConfig:
         """Where compiled programs are kept for pods to come; empty: nowhere."""
         if not self.keep_programs or not self.directory:
             return ""
-        return f"{self.directory.rstrip('/')}/programs"
+        return programs_of(self.directory)
 
     @property
     def interval_steps(self) -> int | None:

@@ -337,7 +337,8 @@ class JobSpec(Model):
         default=Preflight.NONE,
         description="Compile: before the job takes chips, the TPU compiler is asked on a CPU "
         "whether the bundled trainer's step fits them. A job that does not fit fails; a changed "
-        "spec that does not is not begun. Needs a trainer image with libtpu.",
+        "spec that does not is not begun. While a job that fits waits, its programs are compiled "
+        "beside its checkpoints. Needs a trainer image with libtpu.",
     )
     priority_class_name: str | None = Field(
         default=None,

@@ -12,7 +12,7 @@ import yaml
 from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.api.spec import Preflight
 from tpujob_operator.cli.files import read_jobs
-from tpujob_operator.core.manifests import build, preflight
+from tpujob_operator.core.manifests import build, preflight, programs
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.manifests.secret import TOKEN_KEY
 
@@ -58,6 +58,7 @@ def rendered(job: TPUTrainingJob, attempt: int, options: ManifestOptions) -> lis
     objects = build(job, attempt=attempt, options=options)
     if job.spec.preflight is Preflight.COMPILE:
         objects.append(preflight.build(job, options))
+        objects += filter(None, [programs.build(job, options)])
     return [
         {**thing, "data": {TOKEN_KEY: _TOKEN}} if thing["kind"] == "Secret" else thing
         for thing in objects

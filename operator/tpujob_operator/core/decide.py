@@ -7,6 +7,7 @@ from collections.abc import Callable
 from tpujob_operator.core import status
 from tpujob_operator.core.plan import Plan
 from tpujob_operator.core.policies.admission import follow_queue, report_admission
+from tpujob_operator.core.policies.ahead import compile_ahead
 from tpujob_operator.core.policies.attempts import (
     begin_first_attempt,
     restart_changed_attempt,
@@ -95,6 +96,7 @@ POLICIES: tuple[Policy, ...] = (
     report_silent_coordinator,
     tell_coordinator,
     run_preflight,
+    compile_ahead,
 )
 
 

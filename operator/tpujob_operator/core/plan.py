@@ -17,6 +17,7 @@ class Apply:
     """Server-side apply of a manifest."""
 
     manifest: Mapping[str, Any]
+    is_optional: bool = False  # the job does as well without: tried once, and not told
 
     @property
     def what(self) -> str:

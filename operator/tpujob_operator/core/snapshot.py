@@ -12,7 +12,7 @@ from tpujob_agent.protocol import Event
 from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.core.history import History
 from tpujob_operator.core.kinds import POD, TPU_TRAINING_JOB, Kind, Ref
-from tpujob_operator.core.manifests.names import ROLE_LABEL
+from tpujob_operator.core.manifests.names import ROLE_LABEL, ROLE_PREFLIGHT, ROLE_PROGRAMS
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.memory import Memory
 from tpujob_operator.core.nodes import NodeView, Pulse, Shape
@@ -175,13 +175,21 @@ class Snapshot:
     @functools.cached_property
     def preflight(self) -> JobView | None:
         """The Job that checks the job before it starts; it may be a deleted namesake's."""
-        return next((item for item in self.jobs if item.is_preflight), None)
+        return self._aside(ROLE_PREFLIGHT)
+
+    @functools.cached_property
+    def programs(self) -> JobView | None:
+        """The Job that compiles while the job waits; it may be a deleted namesake's."""
+        return self._aside(ROLE_PROGRAMS)
+
+    def _aside(self, role: str) -> JobView | None:
+        return next((item for item in self.jobs if item.role == role), None)
 
     @functools.cached_property
     def of_attempts(self) -> tuple[View, ...]:
         """All JobSets, Jobs and pods that belong to some attempt."""
         others = (*self.jobs, *self.pods)
-        return (*self.jobsets, *(item for item in others if not item.is_preflight))
+        return (*self.jobsets, *(item for item in others if item.is_of_attempts))
 
     @functools.cached_property
     def leftovers(self) -> tuple[View, ...]:
@@ -189,13 +197,13 @@ class Snapshot:
         current = self.jobset.uid if self.jobset else None
         jobsets = tuple(item for item in self.jobsets if item.uid != current)
         jobs = tuple(
-            item for item in self.jobs if item.owner_uid != current and not item.is_preflight
+            item for item in self.jobs if item.owner_uid != current and item.is_of_attempts
         )
         alive = {item.uid for item in self.current_jobs}
         pods = tuple(
             pod
             for pod in self.pods
-            if not pod.is_preflight
+            if pod.is_of_attempts
             and pod.owner_uid not in alive
             and (pod.attempt != self.attempt or current is None)
         )

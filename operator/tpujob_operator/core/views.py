@@ -16,6 +16,7 @@ from tpujob_operator.core.manifests.names import (
     COORDINATOR,
     ROLE_LABEL,
     ROLE_PREFLIGHT,
+    ROLE_PROGRAMS,
     ROLE_WORKER,
     SHAPE_ANNOTATION,
     SLICE_INDEX_LABEL,
@@ -72,9 +73,14 @@ class View:
         return int(label) if label.isdigit() else 0
 
     @property
-    def is_preflight(self) -> bool:
-        """Whether the object belongs to no attempt, but to a check before one."""
-        return self._label(ROLE_LABEL) == ROLE_PREFLIGHT
+    def role(self) -> str:
+        """What it is for, if it is no JobSet or Job of one."""
+        return self._label(ROLE_LABEL)
+
+    @property
+    def is_of_attempts(self) -> bool:
+        """Whether the object belongs to an attempt, and not to what is done before one."""
+        return self.role not in (ROLE_PREFLIGHT, ROLE_PROGRAMS)
 
     def _label(self, name: str) -> str:
         return str(self.obj["metadata"].get("labels", {}).get(name, ""))
@@ -218,7 +224,7 @@ class PodView(View):
     @property
     def is_worker(self) -> bool:
         """Whether the pod is a host of a slice."""
-        return self._label(ROLE_LABEL) == ROLE_WORKER
+        return self.role == ROLE_WORKER
 
     @property
     def place(self) -> tuple[int, int]:

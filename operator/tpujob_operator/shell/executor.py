@@ -74,6 +74,9 @@ class Executor:
             try:
                 await self.act(action)
             except ApiError as error:
+                if isinstance(action, Apply) and action.is_optional:
+                    _log.warning("%s is not made: %s", action.what, error.message)
+                    continue
                 result = _explain(result, action, error)
                 break
             except UnreachableError as error:
@@ -102,7 +105,7 @@ class Executor:
             UnreachableError: the coordinator does not answer.
         """
         match action:
-            case Apply(manifest):
+            case Apply(manifest, _):
                 kind = kind_of(manifest)
                 # A JobSet or Job of the same name that is not ours must not be taken over.
                 answer = await self._client.apply(manifest, force=kind not in (JOB_SET, JOB))

@@ -30,6 +30,7 @@ SLICE_SIZE_ANNOTATION: Final = "kueue.x-k8s.io/podset-slice-size"
 ROLE_WORKER: Final = "worker"
 ROLE_COORDINATOR: Final = "coordinator"
 ROLE_PREFLIGHT: Final = "preflight"
+ROLE_PROGRAMS: Final = "programs"
 #: Names of the JobSet's replicated jobs.
 COORDINATOR: Final = "coordinator"
 SLICE: Final = "slice"
@@ -62,6 +63,11 @@ def worker_host(job: str, attempt: int, slice_index: int | str, host: int | str)
 def preflight_job(job: str) -> str:
     """Name of the Job that checks a job before it starts."""
     return f"{job}-preflight"
+
+
+def programs_job(job: str) -> str:
+    """Name of the Job that compiles a job's programs while the job waits."""
+    return f"{job}-programs"
 
 
 def coordinator_service(job: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tpujob_agent.preflight import TERMINATION_LOG
+from tpujob_agent.protocol import Env
 from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.core.manifests import environment, names, pods, worker
 from tpujob_operator.core.manifests.options import ManifestOptions
@@ -19,18 +20,25 @@ _RETRIES = 2
 _FINAL = (1, 3)
 #: Whoever wants to read the log may do so for a day.
 _KEPT_S = 86_400
-_RESOURCES = {"requests": {"cpu": "500m", "memory": "3Gi"}}
+RESOURCES = {"requests": {"cpu": "500m", "memory": "3Gi"}}
 
 
 def build(job: TPUTrainingJob, options: ManifestOptions) -> dict[str, Any]:
     """The Job; it is applied once, and made anew for another digest."""
-    name = job.metadata.name
-    labels = names.labels(name, role=names.ROLE_PREFLIGHT)
+    pod = on_cpu(job, options)
+    [trainer] = pod["containers"]
+    pod["containers"] = [_container(job, trainer)]
+    return one_off(job, names.preflight_job(job.metadata.name), names.ROLE_PREFLIGHT, pod)
+
+
+def one_off(job: TPUTrainingJob, name: str, role: str, pod: dict[str, Any]) -> dict[str, Any]:
+    """A Job of one pod, made anew where it was killed, and not where the trainer has ended it."""
+    labels = names.labels(job.metadata.name, role=role)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
-            **names.metadata(job, names.preflight_job(name)),
+            **names.metadata(job, name),
             "labels": labels,
             "annotations": {names.CHECKED_ANNOTATION: checked(job)},
         },
@@ -50,7 +58,7 @@ def build(job: TPUTrainingJob, options: ManifestOptions) -> dict[str, Any]:
                     },
                 ]
             },
-            "template": {"metadata": {"labels": dict(labels)}, "spec": _pod(job, options)},
+            "template": {"metadata": {"labels": dict(labels)}, "spec": pod},
         },
     }
 
@@ -64,15 +72,17 @@ def checked(job: TPUTrainingJob) -> str:
     return digest([spec.accelerator, spec.topology, spec.slices, *parts])
 
 
-def _pod(job: TPUTrainingJob, options: ManifestOptions) -> dict[str, Any]:
-    """A worker's pod without chips, volumes and agent."""
+def on_cpu(job: TPUTrainingJob, options: ManifestOptions) -> dict[str, Any]:
+    """A worker's pod without chips, volumes and agent, and with the trainer's configuration."""
+    assert job.spec.trainer is not None
     spec: dict[str, Any] = worker.bundled_template(job, options)["spec"]
     spec.pop("volumes", None)
     [container] = spec["containers"]
     container.pop("volumeMounts", None)
+    config = environment.trainer_config(job.spec.trainer)
+    container["env"] = pods.merged_by_name([config], container.get("env") or [])
     return {
         **spec,
-        "containers": [_container(job, container)],
         "restartPolicy": "Never",
         "enableServiceLinks": False,
         # There is no libtpu for others.
@@ -81,29 +91,32 @@ def _pod(job: TPUTrainingJob, options: ManifestOptions) -> dict[str, Any]:
 
 
 def _container(job: TPUTrainingJob, trainer: dict[str, Any]) -> dict[str, Any]:
-    assert job.spec.trainer is not None
-    config = environment.trainer_config(job.spec.trainer)
+    arguments = [*slices_of(job), f"--tries={_TRIES}", f"--verdict={TERMINATION_LOG}"]
     return {
         **trainer,
         "name": "check",
-        "command": [*trainer["command"], "check", *_arguments(job, config["name"])],
-        "env": pods.merged_by_name([config], trainer.get("env") or []),
-        "resources": _RESOURCES,
+        "command": [*trainer["command"], "check", *arguments, *configured(job)],
+        "resources": RESOURCES,
         "terminationMessagePath": TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
 
 
-def _arguments(job: TPUTrainingJob, variable: str) -> list[str]:
+def slices_of(job: TPUTrainingJob) -> list[str]:
+    """Arguments that say which slices to compile for."""
     spec = job.spec
-    assert spec.checkpoint is not None
     told = {"accelerator": spec.accelerator.value, "topology": spec.topology, "slices": spec.slices}
-    told |= {"config": f"env:{variable}", "tries": _TRIES, "verdict": TERMINATION_LOG}
-    # As the workers' environment overrides the configuration.
-    checkpoint = {
-        "directory": environment.literal(spec.checkpoint.directory),
-        "interval": environment.interval(spec.checkpoint),
-        "keep": spec.checkpoint.keep,
+    return [f"--{name}={value}" for name, value in told.items()]
+
+
+def configured(job: TPUTrainingJob) -> list[str]:
+    """Arguments that say what to compile: as the workers' environment does."""
+    checkpoint = job.spec.checkpoint
+    assert checkpoint is not None
+    told = {
+        "directory": environment.literal(checkpoint.directory),
+        "interval": environment.interval(checkpoint),
+        "keep": checkpoint.keep,
     }
-    settings = [f"--set=checkpoint.{name}={value}" for name, value in checkpoint.items()]
-    return [*(f"--{name}={value}" for name, value in told.items()), *settings]
+    settings = [f"--set=checkpoint.{name}={value}" for name, value in told.items()]
+    return [f"--config=env:{Env.TRAINER_CONFIG}", *settings]

@@ -2,6 +2,7 @@
 
 from tpujob_operator.api.base import parse_rfc3339
 from tpujob_operator.core.plan import Action, Delete
+from tpujob_operator.core.policies.ahead import remove_ahead
 from tpujob_operator.core.policies.preflight import remove_preflight
 from tpujob_operator.core.situation import NOTHING, Outcome, Situation, earliest
 
@@ -15,7 +16,11 @@ def clear_after_finished(situation: Situation) -> Outcome:
     if not snapshot.is_over:
         return NOTHING
     finished_ms = parse_rfc3339(str(snapshot.status["finishedAt"]))
-    actions = (*_leftover_jobsets(situation, finished_ms), *remove_preflight(situation))
+    actions = (
+        *_leftover_jobsets(situation, finished_ms),
+        *remove_preflight(situation),
+        *remove_ahead(situation),
+    )
     waits = [_closing_wait_s(situation, finished_ms)]
     ttl_s = snapshot.job.spec.ttl_seconds_after_finished if snapshot.job else None
     if ttl_s is not None:

@@ -52,7 +52,7 @@ def judge_preflight(situation: Situation) -> Outcome:
     if not _is_asked_for(situation):
         return NOTHING
     known = _known(situation)
-    if not _is_due(situation):  # an attempt has been made, with this answer or without any
+    if not is_due(situation):  # an attempt has been made, with this answer or without any
         return Outcome(verdicts=_verdicts(known)) if known and known.answer else NOTHING
     check = _followed(situation, known or Check(_digest(situation), situation.now_ms))
     outcome = _judged(situation, check)
@@ -66,7 +66,7 @@ def judge_preflight(situation: Situation) -> Outcome:
 
 def run_preflight(situation: Situation) -> Outcome:
     """Make the Job of the preflight, and remove one that is not needed any more."""
-    if not _is_asked_for(situation) or not _is_due(situation):
+    if not _is_asked_for(situation) or not is_due(situation):
         return NOTHING
     check, job = _known(situation), situation.snapshot.preflight
     if check is None:  # a later policy has ended the attempt: the next pass judges
@@ -90,7 +90,7 @@ def _is_asked_for(situation: Situation) -> bool:
     return situation.job.spec.preflight is Preflight.COMPILE and not situation.is_ending
 
 
-def _is_due(situation: Situation) -> bool:
+def is_due(situation: Situation) -> bool:
     """Whether an attempt would begin from the present spec now."""
     jobset = situation.jobset
     if situation.job.spec.suspend:

@@ -1,0 +1,106 @@
+"""The Job that compiles ahead: the trainer's container on a CPU, with the checkpoints' storage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.manifests.parts import environment_of
+from tests.manifests.test_manifests import KUBERNETES
+from tpujob_operator.api.models import TPUTrainingJob
+from tpujob_operator.core.manifests import programs
+from tpujob_operator.core.manifests.options import ManifestOptions
+from tpujob_trainer import config as configs
+
+GOLDEN = Path(__file__).parent / "golden" / "programs.yaml"
+MakeJob = Callable[..., TPUTrainingJob]
+CLAIM = {"name": "all", "persistentVolumeClaim": {"claimName": "all"}}
+OTHER = {"name": "other", "persistentVolumeClaim": {"claimName": "other"}}
+
+
+def test_golden(example: MakeJob, options: ManifestOptions) -> None:
+    """The Job is the one that was reviewed (UPDATE_GOLDEN=1 writes it)."""
+    made = programs.build(example("llama3-8b", preflight="Compile"), options)
+    text = yaml.safe_dump(made, sort_keys=False)
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+    kubernetes_validate.validate(yaml.safe_load(text), KUBERNETES, strict=True)
+
+
+def pod_of(job: TPUTrainingJob, options: ManifestOptions) -> dict[str, Any]:
+    """The pod that compiles."""
+    made = programs.build(job, options)
+    assert made is not None
+    kubernetes_validate.validate(made, KUBERNETES, strict=True)
+    pod: dict[str, Any] = made["spec"]["template"]["spec"]
+    return pod
+
+
+def test_a_world_of_cpus_is_compiled_by_as_many_processes(
+    example: MakeJob, options: ManifestOptions
+) -> None:
+    """They find each other in the pod, and write where the trainers will look."""
+    job = example("demo")
+    containers = pod_of(job, options)["containers"]
+    assert [one["name"] for one in containers] == [f"compile-{i}" for i in range(4)]
+    seen = [environment_of(one) for one in containers]
+    assert [one["JAX_PROCESS_ID"] for one in seen] == ["0", "1", "2", "3"]
+    assert {one["JAX_COORDINATOR_ADDRESS"] for one in seen} == {"localhost:20000"}
+    assert {(one["JAX_NUM_PROCESSES"], one["TPUJOB_NUM_SLICES"]) for one in seen} == {("4", "2")}
+    assert {one["JAX_PLATFORMS"] for one in seen} == {"cpu"}
+    [out] = {one["command"][-1] for one in containers}
+    assert "--accelerator" not in str(containers)
+    looked_for = configs.CheckpointConfig("/shared/checkpoints").programs
+    assert out == f"--out={looked_for}" == "--out=/shared/checkpoints/programs"
+
+
+@pytest.mark.parametrize(
+    ("directory", "mounts", "mounted"),
+    [
+        ("/a/checkpoints", {"/a": CLAIM, "/b": OTHER}, "/a"),
+        ("/a", {"/a": CLAIM}, "/a"),
+        ("/a/b/c", {"/a": OTHER, "/a/b": CLAIM}, "/a/b"),
+        ("/ab/c", {"/a": OTHER}, None),
+        ("/a", {}, None),
+        ("s3://bucket/a", {"/a": OTHER}, ""),
+    ],
+)
+def test_only_the_volume_of_the_checkpoints_is_mounted(
+    directory: str,
+    mounts: dict[str, Any],
+    mounted: str | None,
+    example: MakeJob,
+    options: ManifestOptions,
+) -> None:
+    """Of a bucket none; and where they are on none, nothing is compiled."""
+    trainer = {
+        "config": {},
+        "volumes": [*mounts.values()],
+        "volumeMounts": [{"name": one["name"], "mountPath": at} for at, one in mounts.items()],
+    }
+    job = example("demo", trainer=trainer, checkpoint={"directory": directory})
+    if mounted is None:
+        assert programs.build(job, options) is None
+        return
+    pod = pod_of(job, options)
+    [container] = pod["containers"]
+    paths = [one["mountPath"] for one in container.get("volumeMounts", [])]
+    assert paths == ([mounted] if mounted else [])
+    assert pod.get("volumes", []) == ([CLAIM] if mounted else [])
+
+
+def test_the_volume_of_a_single_host_is_left_to_it(
+    example: MakeJob, options: ManifestOptions
+) -> None:
+    """Its claim may be for one node at a time: this pod would keep the worker out."""
+    assert programs.build(example("demo", topology="2x2", slices=1), options) is None
+    bucket = {"directory": "gs://bucket/a"}
+    alone = example("demo", topology="2x2", slices=1, checkpoint=bucket)
+    assert len(pod_of(alone, options)["containers"]) == 1
