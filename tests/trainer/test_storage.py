@@ -19,7 +19,7 @@ from tests.trainer.buckets import Service
 from tests.trainer.victims import Rig
 from tests.trainer.worlds import Launcher, kill, small_config, wait_until
 from tpujob_agent.protocol import ExitCode
-from tpujob_trainer import checkpoint, storage
+from tpujob_trainer import checkpoint, claims, storage
 from tpujob_trainer.checkpoint import CheckpointUnusableError
 from tpujob_trainer.executables import Compiled, ExecutableCache
 from tpujob_trainer.fingerprint import Fingerprint
@@ -78,7 +78,7 @@ def test_damaged_step_is_put_aside_and_the_older_one_taken(
             rig.save(saver, step, local=False)
     quarantined = [name for name in service.names() if name.startswith("9.quarantined-")]
     assert len(quarantined) == 1
-    assert service.names() == sorted(["9", "14", "19", *quarantined])
+    assert service.names() == sorted(["9", "14", "19", *quarantined, claims.FILE])
 
 
 def test_save_that_never_ended_counts_for_nothing(gcs: Service, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_save_that_never_ended_counts_for_nothing(gcs: Service, tmp_path: Path) 
     (epath.Path(gcs.url) / "9" / storage.COMMITTED).unlink()
     with closing(rig.saver()) as saver:
         assert saver.restore(None).step == 4
-        assert gcs.names() == ["4"]
+        assert gcs.names() == ["4", claims.FILE]
         rig.save(saver, 9, local=False)
     assert gcs.committed() == [4, 9]
 

@@ -7,6 +7,7 @@ class Env:
     # set by the operator on worker pods, read by the agent
     JOB = "TPUJOB_NAME"
     NAMESPACE = "TPUJOB_NAMESPACE"
+    UID = "TPUJOB_UID"  # of the job: another one of the same name has another
     ATTEMPT = "TPUJOB_ATTEMPT"
     COORDINATOR = "TPUJOB_COORDINATOR"  # host:port of the agents' stream
     TOKEN = "TPUJOB_TOKEN"  # noqa: S105 - a variable's name, not a secret

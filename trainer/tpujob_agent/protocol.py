@@ -83,6 +83,7 @@ class ExitCode(enum.IntEnum):
     PREEMPTED = 42
     CHECKPOINT_BAD = 65
     STALLED = 70
+    SUPERSEDED = 75  # a newer world has begun on the same checkpoints
 
 
 class Phase(Text):

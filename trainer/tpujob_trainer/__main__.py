@@ -92,27 +92,27 @@ def _train(config: TrainerConfig) -> int:
     # JAX comes after the configuration: a typo is answered at once.
     with _without_collections():
         from tpujob_data import DataError  # noqa: PLC0415
-        from tpujob_trainer import checkpoint, distributed, sharding, train  # noqa: PLC0415
+        from tpujob_trainer import checkpoint, claims, distributed, sharding, train  # noqa: PLC0415
 
     try:
         world = distributed.world_from(os.environ)
     except ValueError as error:
         print(f"tpujob-trainer: {error}", file=sys.stderr)
         return USER_ERROR
-    at_fault = (
-        sharding.ShardingError,
-        DataError,
-        checkpoint.CheckpointUnusableError,
-        train.DivergedError,
-    )
+    codes: dict[type[Exception], int] = {
+        sharding.ShardingError: USER_ERROR,
+        DataError: USER_ERROR,
+        checkpoint.CheckpointUnusableError: USER_ERROR,
+        claims.SharedDirectoryError: USER_ERROR,
+        train.DivergedError: USER_ERROR,
+        checkpoint.CheckpointBadError: ExitCode.CHECKPOINT_BAD,
+        claims.SupersededError: ExitCode.SUPERSEDED,
+    }
     try:
         return train.train(config, world)
-    except at_fault as error:
+    except tuple(codes) as error:
         print(f"tpujob-trainer: {error}", file=sys.stderr)
-        return USER_ERROR
-    except checkpoint.CheckpointBadError as error:
-        print(f"tpujob-trainer: {error}", file=sys.stderr)
-        return ExitCode.CHECKPOINT_BAD
+        return codes[type(error)]
     except Exception as error:  # noqa: BLE001 - the exit code is our last word, whatever happened
         if distributed.is_peer_loss(world, error):
             print(f"tpujob-trainer: a peer is lost: {str(error)[:500]}", file=sys.stderr)

@@ -22,6 +22,7 @@ from etils import epath
 
 from tpujob_trainer import digest as digests
 from tpujob_trainer import storage
+from tpujob_trainer.claims import Claims
 from tpujob_trainer.distributed import World, agree, told_by_leader
 from tpujob_trainer.telemetry import say
 
@@ -67,6 +68,7 @@ class Checkpoints:
         self._directory = epath.Path(directory)
         #: Whether its service may be away for a while, as no disk is.
         self.is_in_bucket = storage.is_in_bucket(directory)
+        self._claims = Claims(self._directory)
         self._keep = keep
         self._world = world
         self._abstract = abstract
@@ -78,6 +80,7 @@ class Checkpoints:
 
         Raises:
             CheckpointUnusableError: processes have different directories, or it cannot be read.
+            SharedDirectoryError: the directory is another job's by now.
         """
         try:
             seen = self._prepare(ceiling) | {"directory": str(self._directory)}
@@ -105,6 +108,7 @@ class Checkpoints:
         """What there is to restore, after the leader has cleared what killed runs left."""
         if not self._world.is_leader:
             return {}
+        self._claims.take()  # first: what an older world commits after this would be missed
         steps, quarantined = [], 0
         for path in self._directory.iterdir():
             number, _, rest = path.name.partition(".")
@@ -242,6 +246,8 @@ class Checkpoints:
 
         Raises:
             CheckpointUnusableError: the directory cannot take it; says why.
+            SupersededError: a newer world has begun on the directory.
+            SharedDirectoryError: another job has.
         """
         try:
             self._write(step, take, shares)
@@ -258,12 +264,15 @@ class Checkpoints:
                 say(self._world, f"old checkpoints were not removed: {_brief(error)}")
 
     def _write(self, step: int, take: Callable[[], Any], shares: jax.Array) -> None:
+        self._claims.require()  # before it meets a newer world's files of this step
+        path = self._path(step)
+        if self._world.is_leader and not self._is_whole(path):  # what an older world left since
+            path.rmtree(missing_ok=True)
         tree, rows = fingerprint(self._abstract), shares.shape[0]
         custom = {"tree": tree, "rows": rows, "check": _check(tree, rows)}
-        response = orbax().save(
-            self._path(step), {STATE: take(), DIGEST: shares}, custom, self._world.num_processes
-        )
-        response.result()
+        trees = {STATE: take(), DIGEST: shares}
+        processes = self._world.num_processes
+        orbax().save(path, trees, custom, processes, self._claims.require).result()
 
     def _discard_old(self) -> None:
         found = [p for p in self._directory.iterdir() if p.name.isdecimal() and self._is_whole(p)]

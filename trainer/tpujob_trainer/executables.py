@@ -13,7 +13,6 @@ import dataclasses
 import hashlib
 import json
 import pickle
-import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,8 +23,8 @@ import jax
 from etils import epath
 from jax.experimental import serialize_executable
 
+from tpujob_trainer import storage
 from tpujob_trainer.fingerprint import Fingerprint
-from tpujob_trainer.storage import is_in_bucket
 
 #: What lies beside checkpoints for longer is of a program that has changed, or soon made anew.
 _KEPT_S = 30 * 86_400
@@ -106,7 +105,7 @@ class ExecutableCache:
     def _share(self, file: str, body: bytes) -> None:
         assert self._shared is not None
         _store(self._shared / file, body, self._fingerprint)
-        if _is_first() and not is_in_bucket(self._shared):
+        if _is_first() and not storage.is_in_bucket(self._shared):
             _remove_old(Path(self._shared))
 
     def _file(self, name: str) -> str:
@@ -114,7 +113,7 @@ class ExecutableCache:
 
     def _say_why_missed(self, name: str) -> None:
         for folder in (self._directory, self._shared):
-            if folder is None or is_in_bucket(folder):
+            if folder is None or storage.is_in_bucket(folder):
                 continue
             differing = _why_missed(Path(folder / self._file(name)), self._fingerprint)
             if differing:
@@ -183,22 +182,10 @@ def _store(path: epath.Path, body: bytes, fingerprint: Fingerprint) -> None:
     content = hashlib.sha256(body).digest() + body
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if is_in_bucket(path):  # where an object is there as a whole, or not at all
-            path.write_bytes(content)
-        else:
-            _write_whole(Path(path), content)
+        storage.write_whole(path, content)
         path.with_suffix(".json").write_text(json.dumps(fingerprint.parts))
     except (OSError, ValueError) as error:
         print(f"compiled program is not kept in {path.parent}: {error}", flush=True)
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    temporary = path.with_suffix(f".{secrets.token_hex(4)}.tmp")  # pods may have equal process ids
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _remove_old(folder: Path) -> None:

@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from typing import Any
 
 from orbax.checkpoint import v1 as ocp
-from orbax.checkpoint._src.path import atomicity_types, gcs_utils
+from orbax.checkpoint._src.path import atomicity, atomicity_types, gcs_utils
 from orbax.checkpoint._src.serialization import tensorstore_utils
 from orbax.checkpoint.experimental.v1._src.saving import execution
 
 from tpujob_trainer import storage
 from tpujob_trainer.checkpoint import STATE
+
+#: By checkpoint under way: raises if it must not be committed.
+_guards: dict[str, Callable[[], None]] = {}
+_commit = atomicity.on_commit_callback
+
+
+async def _commit_guarded(made: Any, **options: Any) -> None:
+    """Orbax's last act of a save, on one process: a file's rename or a mark in a bucket."""
+    _guards[os.fspath(made.get_final())]()
+    await _commit(made, **options)
+
 
 #: What is changed in Orbax, for which there is no public switch.
 _CHANGED = (
@@ -24,6 +36,8 @@ _CHANGED = (
     # thread, they would be dispatched in another order on each process than the training steps,
     # and all would hang. The name is agreed upon when a run starts (see ``Checkpoints.listing``).
     (execution, "_check_directory_consistency", lambda _: None),
+    # It asks nobody whether a save that is complete may become a checkpoint.
+    (atomicity, "on_commit_callback", _commit_guarded),
     # It knows one kind of bucket only, so it is told that ``s3://`` is of that kind.
     (gcs_utils, "is_gcs_path", storage.is_in_bucket),
     (gcs_utils, "get_kvstore_for_gcs", storage.kvstore_spec),
@@ -66,9 +80,18 @@ def load(path: os.PathLike[str], wanted: dict[str, Any], process_id: int) -> dic
 
 
 def save(
-    path: os.PathLike[str], trees: dict[str, Any], custom: dict[str, Any], processes: int
+    path: os.PathLike[str],
+    trees: dict[str, Any],
+    custom: dict[str, Any],
+    processes: int,
+    guard: Callable[[], None],
 ) -> ocp.AsyncResponse[Any]:
-    """Begin to write trees of arrays; they are committed when the response has its result."""
+    """Begin to write trees of arrays; they are committed when the response has its result.
+
+    At the last moment ``guard`` is called; what it raises, the response raises.
+    """
+    _guards.clear()  # one save at a time
+    _guards[os.fspath(path)] = guard
     context = _context()
     context.memory.deepcopy_host_arrays = False
     # By barriers of the coordination service: without this some of them are collectives.

@@ -109,6 +109,15 @@ class Saver:
             raise self._checkpoints.all_bad(listing)
         return Restored(0, None)
 
+    def raise_if_failed(self) -> None:
+        """Nobody trains on to the next save in vain.
+
+        Raises:
+            Exception: whatever went wrong with the last durable save.
+        """
+        if self._durable.done():
+            self._durable.result()
+
     def prepare(self) -> None:
         """Begin to import what the first save needs: the first step did not wait for it."""
         self._writers.submit(orbax)

@@ -17,6 +17,7 @@ from typing import Any
 
 import fsspec
 import tensorstore as ts
+from etils import epath
 
 #: A request is tried for four minutes (the pauses grow to 32 s): Orbax's processes wait five
 #: for each other.
@@ -33,6 +34,19 @@ _BUCKET = re.compile(r"(gs|s3):/+")
 def is_in_bucket(path: object) -> bool:
     """Whether a path lies in a bucket, where nothing can be renamed in one move."""
     return bool(_BUCKET.match(str(path)))
+
+
+def write_whole(path: epath.Path, content: bytes) -> None:
+    """Write a file that is there as a whole or not at all, as every object of a bucket is."""
+    if is_in_bucket(path):
+        path.write_bytes(content)
+        return
+    temporary = path.with_suffix(f".{secrets.token_hex(4)}.tmp")  # pods may have equal process ids
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def kvstore_spec(path: str, *, retries: int | None = None) -> dict[str, Any]:

@@ -56,6 +56,8 @@ def train(config: TrainerConfig, world: World) -> ExitCode:
         DataError: there is no text to train on.
         CheckpointUnusableError: checkpoints cannot be written or are of another model.
         CheckpointBadError: checkpoints exist, and none is good.
+        SupersededError: a newer world has begun on the checkpoints.
+        SharedDirectoryError: another job has.
         PeerLostError: another process is gone.
         DivergedError: loss or gradient stay no number.
     """
@@ -187,6 +189,7 @@ def _loop(
             ),
             are_devices_free=are_devices_free,
         )
+        run.saver.raise_if_failed()
         due = schedule.due(number)
         if due.any:
             reporter.saved(run.saver.save(number, state, due))

@@ -51,6 +51,7 @@ def without_agent(job: TPUTrainingJob, attempt: int) -> list[dict[str, Any]]:
 def _identity(job: TPUTrainingJob, attempt: int) -> Iterator[dict[str, Any]]:
     yield pods.variable(Env.JOB, job.metadata.name)
     yield pods.variable(Env.NAMESPACE, job.metadata.namespace)
+    yield pods.variable(Env.UID, job.metadata.uid)
     yield pods.variable(Env.ATTEMPT, attempt)
 
 
