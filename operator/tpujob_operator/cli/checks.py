@@ -168,10 +168,7 @@ def _slices(accelerator: str, topology: str, pools: Mapping[str, Sequence[Node]]
     if shape is None:
         advice = "no job can ask for them: see their labels, or update this command"
         return Check(Level.WARNING, what, "not in the catalogue", advice)
-    usable = {
-        pool: sum(node.view.is_ready and node.chips >= shape.chips_per_host for node in of_pool)
-        for pool, of_pool in pools.items()
-    }
+    usable = {pool: _usable(of_pool, shape) for pool, of_pool in pools.items()}
     whole = sum(count // shape.hosts for count in usable.values())
     total = sum(len(of_pool) for of_pool in pools.values())
     found = f"{whole} whole ({shape.generation.name}, {shape.hosts} hosts each)"
@@ -181,6 +178,21 @@ def _slices(accelerator: str, topology: str, pools: Mapping[str, Sequence[Node]]
     found += f"; {total - sum(usable.values())} of {total} nodes not Ready or without their chips"
     advice = f"kubectl describe nodes of the pools {', '.join(broken[:5])}"
     return Check(Level.WARNING, what, found, advice)
+
+
+def whole_slices(nodes: Sequence[Node], shape: SliceShape) -> int:
+    """Slices of this kind whose hosts are all Ready and have their chips."""
+    labels = (shape.gke_accelerator, shape.topology)
+    pools: dict[str, list[Node]] = defaultdict(list)
+    for node in nodes:
+        if node.view.shape == labels:
+            pools[node.view.pool].append(node)
+    return sum(_usable(of_pool, shape) // shape.hosts for of_pool in pools.values())
+
+
+def _usable(pool: Sequence[Node], shape: SliceShape) -> int:
+    """Nodes of a pool that pods can run on."""
+    return sum(node.view.is_ready and node.chips >= shape.chips_per_host for node in pool)
 
 
 def _shape(accelerator: str, topology: str) -> SliceShape | None:

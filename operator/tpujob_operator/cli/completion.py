@@ -31,9 +31,9 @@ def add(commands: Any) -> None:
     parser.set_defaults(run=_run)
 
 
-def add_name(parser: argparse.ArgumentParser) -> None:
-    """The argument that names a job, completed by asking the cluster."""
-    name: Any = parser.add_argument("name", help="name of the TPUTrainingJob")
+def add_name(parser: argparse._ActionsContainer, nargs: str | None = None) -> None:
+    """The argument that names a job, completed by asking the cluster; ``?``: it may be missing."""
+    name: Any = parser.add_argument("name", nargs=nargs, help="name of the TPUTrainingJob")
     name.completer = _names
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import email.utils
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from tpujob_client.client import Client
 from tpujob_client.watching import REQUEST_TIMEOUT_S
 from tpujob_operator.api.base import GROUP, PLURAL
 from tpujob_operator.cli.checks import Cluster, Node
+from tpujob_operator.cli.jobreads import CRD, get_object
 from tpujob_operator.core.kinds import JOB_SET, WORKLOADS
 from tpujob_operator.core.nodes import NodeView
 from tpujob_tpu.catalogue import ACCELERATOR_LABEL, RESOURCE
@@ -28,7 +30,7 @@ _DEEDS = (
     ("", "pods/log", "get"),
     ("", "events", "list"),
 )
-_MAY_NOT, _THERE_IS_NONE = (401, 403), 404
+_MAY_NOT = (401, 403)
 
 
 def read(jobs: Client) -> Cluster:
@@ -83,16 +85,9 @@ def _items(api_client: Any, ask: Callable[[], Any]) -> list[dict[str, Any]] | No
 
 def _schema(api_client: Any, name: str) -> dict[str, Any] | None:
     """Schema of the spec of a CRD's newest version; empty: there is none."""
-    extensions: Any = client.ApiextensionsV1Api(api_client)
-    try:
-        found = extensions.read_custom_resource_definition(name, _request_timeout=REQUEST_TIMEOUT_S)
-    except ApiException as error:
-        if error.status in _MAY_NOT:
-            return None
-        if error.status == _THERE_IS_NONE:
-            return {}
-        raise
-    raw = api_client.sanitize_for_serialization(found)
+    raw = get_object(api_client, CRD.path(None, name))
+    if not raw:
+        return None if raw is None else {}
     served = next(version for version in raw["spec"]["versions"] if version["storage"])
     schema: dict[str, Any] = served["schema"]["openAPIV3Schema"]["properties"]["spec"]
     return schema
@@ -118,21 +113,8 @@ def _refused(api_client: Any, namespace: str) -> list[str]:
 
 
 def _queues(api_client: Any, namespace: str) -> list[str] | None:
-    objects: Any = client.CustomObjectsApi(api_client)
     for kind in WORKLOADS:
-        try:
-            found = objects.list_namespaced_custom_object(
-                kind.group,
-                kind.version,
-                namespace,
-                "localqueues",
-                _request_timeout=REQUEST_TIMEOUT_S,
-            )
-        except ApiException as error:
-            if error.status == _THERE_IS_NONE:
-                continue
-            if error.status in _MAY_NOT:
-                return None
-            raise
-        return [item["metadata"]["name"] for item in found["items"]]
+        local = dataclasses.replace(kind, plural="localqueues")
+        if found := get_object(api_client, local.path(namespace)):
+            return [item["metadata"]["name"] for item in found["items"]]
     return None
