@@ -28,6 +28,7 @@ _BENCHES: dict[str, Callable[[argparse.Namespace], object]] = {
     "agents": lambda args: agents.run(args.repeat),
     "checkpoint": lambda args: checkpoint.main(["--repeat", str(args.repeat)]),
     "demo": lambda args: demo.run(args.repeat),
+    "ahead": lambda args: _late("ahead").run(args.repeat),
     "input": lambda args: _late("input_wait").run_input(args.repeat),
     "telemetry": lambda args: _late("input_wait").run_telemetry(args.repeat),
     "stragglers": _stragglers,
