@@ -4,8 +4,10 @@ Four processes take steps together: decoding text, work for the garbage collecto
 matrices that stands for the devices, a smaller one that is the probe, and a round trip of a
 message. Each is timed where it happens. Hosts have cores of their own and these processes have
 not: each works in its own part of a step, while the others sleep, and before other programs
-where it may. The simulation draws stretches of it, of all hosts at the same time, so that what
-they have in common and what lasts survives.
+where it may. The simulation draws stretches of it by time, so that what lasts survives, and up to
+as many hosts as were recorded share the time, so that what they have in common does. The pauses
+of the garbage collector are drawn by steps, on all hosts the same one: what a program allocates
+goes by its steps, and equal programs collect at the same.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ class Recording:
 
 
 class Recorded:
-    """Noise as it was recorded; more hosts than that has are several such groups."""
+    """Noise as it was recorded; of more hosts than that has, each is at a time of its own."""
 
     def __init__(self, recording: Recording, hosts: int, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -74,14 +76,15 @@ class Recorded:
         self._others = [values / np.median(values) for values in rest]
         self._period_ms = recording.period_ms
         self._steps, together = own.shape
-        groups = -(-hosts // together)
-        self._group = np.repeat(np.arange(groups), together)[:hosts]
-        columns = [rng.permutation(together) for _ in range(groups)]
+        columns = [rng.permutation(together) for _ in range(-(-hosts // together))]
         self._columns = np.concatenate(columns)[:hosts]
-        self._place = rng.uniform(0, self._steps, groups)
+        # Groups of as many as were recorded would share what the others do not.
+        self._place = rng.uniform(0, self._steps, 1 if hosts <= together else hosts)
+        self._step = int(rng.integers(self._steps))
 
     def step(self, step_ms: float) -> None:
         """As much later as a step takes, or now and then in another stretch."""
+        self._step = (self._step + 1) % self._steps
         jumps = self._rng.random(self._place.size) < step_ms / _BLOCK_MS
         elsewhere = self._rng.uniform(0, self._steps, self._place.size)
         later = (self._place + step_ms / self._period_ms) % self._steps
@@ -90,7 +93,7 @@ class Recorded:
     def own(self, usual_ms: float, step_ms: float) -> Own:
         """A host's work with its parts; pauses are as long as ever when the rest is slow."""
         work = usual_ms * self._pick(self._work)
-        paused = OWN_SHARE * step_ms * self._pick(self._paused)
+        paused = OWN_SHARE * step_ms * self._paused[self._step, self._columns]
         return Own(work + paused, work * self._pick(self._input_share), paused)
 
     def device(self) -> Floats:
@@ -106,7 +109,7 @@ class Recorded:
         return self._pick(self._others[2])
 
     def _pick(self, values: Floats) -> Floats:
-        picked: Floats = values[self._place.astype(int)[self._group], self._columns]
+        picked: Floats = values[self._place.astype(int), self._columns]
         return picked
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import collections
 import dataclasses
+import math
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Generic, TypeVar
@@ -38,7 +39,12 @@ class Score:
     """How many times the others' value a host's is, and whether that is too much."""
 
     ratio: float
-    is_out: bool
+    z: float = 0.0  # deviations above them; 0: it is not too large, whatever its deviation
+
+    @property
+    def is_out(self) -> bool:
+        """Whether this window alone says so."""
+        return self.z > MOST_Z
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,10 +58,10 @@ class Bounds:
     def score(self, value: float, usual: float, spread: float) -> Score:
         """The score of a value where ``usual`` is usual, give or take ``spread``."""
         if usual <= 0:
-            return Score(1.0, is_out=False)
-        z = (value - usual) / max(spread, self.noise, LEAST_SPREAD * usual)
-        is_large = value > self.ratio * usual and value - usual > self.least
-        return Score(value / usual, is_out=is_large and z > MOST_Z)
+            return Score(1.0)
+        if value <= self.ratio * usual or value - usual <= self.least:
+            return Score(value / usual)
+        return Score(value / usual, (value - usual) / max(spread, self.noise, LEAST_SPREAD * usual))
 
 
 def scores(values: Mapping[K, float], bounds: Bounds) -> dict[K, Score]:
@@ -94,30 +100,48 @@ def error_of_median(values: Sequence[float]) -> float:
 
 
 class Persistence:
-    """Whether something that is judged window by window lasts."""
+    """Whether something that is judged window by window lasts.
+
+    Most windows have to stand out; or all are too large, and stand out together: where the noise
+    is large, no window alone does, and the mean of four scatters half as much as each.
+    """
 
     def __init__(self) -> None:
-        self._seen: collections.deque[bool] = collections.deque(maxlen=WATCHED)
+        self._seen: collections.deque[float] = collections.deque(maxlen=WATCHED)
         self._calm = 0
         self.is_raised = False
 
     def see(self, score: Score) -> None:
         """Take the next window's score."""
-        self._seen.append(score.is_out)
+        self._seen.append(score.z)
         self._calm = self._calm + 1 if score.ratio < CALM_RATIO else 0
-        if sum(self._seen) >= NEEDED:
+        alone = sum(z > MOST_Z for z in self._seen)
+        if alone >= NEEDED or self._are_all_out():
             self.is_raised = True
         elif self._calm >= CALM:
             self.is_raised = False
 
+    def _are_all_out(self) -> bool:
+        """Whether all windows are too large, and stand out together."""
+        return len(self._seen) == WATCHED and min(self._seen) > 0 and self._mean_z() > MOST_Z
+
+    def _mean_z(self) -> float:
+        """Of the windows' mean, in deviations of it: it scatters less than each of them."""
+        return sum(self._seen) / math.sqrt(len(self._seen))
+
     @property
     def is_suspected(self) -> bool:
-        """Whether a window that counts stood out."""
-        return self.is_raised or any(self._seen)
+        """Whether a window that counts stood out by itself."""
+        return self.is_raised or max(self._seen) > MOST_Z
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing that counts was too large."""
+        return not self.is_raised and not any(self._seen)
 
 
 class Verdicts(Generic[K]):
-    """The persistence of many hosts; those that never stood out cost nothing."""
+    """The persistence of many hosts; those that never were too large cost nothing."""
 
     def __init__(self) -> None:
         self._lasting: dict[K, Persistence] = {}
@@ -127,9 +151,9 @@ class Verdicts(Generic[K]):
         """Take the scores of one window."""
         self.ratios = {key: score.ratio for key, score in judged.items()}
         for key, score in judged.items():
-            if score.is_out or key in self._lasting:
+            if score.z > 0 or key in self._lasting:
                 self._lasting.setdefault(key, Persistence()).see(score)
-        for key in [key for key, known in self._lasting.items() if not known.is_suspected]:
+        for key in [key for key, known in self._lasting.items() if known.is_over]:
             del self._lasting[key]
 
     @property
@@ -140,7 +164,7 @@ class Verdicts(Generic[K]):
     @property
     def are_any_suspected(self) -> bool:
         """Whether a host stood out in one of the windows that count."""
-        return bool(self._lasting)
+        return any(known.is_suspected for known in self._lasting.values())
 
 
 @dataclasses.dataclass(slots=True)

@@ -184,7 +184,7 @@ class Stragglers(Generic[K]):
             h: self._own_paces.setdefault(h, _OwnPace()).score(v, bounds) for h, v in values.items()
         }
         are_all = all(score.ratio > self._limit for score in own.values())
-        return {h: dataclasses.replace(s, is_out=s.is_out and not are_all) for h, s in own.items()}
+        return {h: dataclasses.replace(s, z=0.0) for h, s in own.items()} if are_all else own
 
 
 SIGNALS = ("arrival", "device", "network")

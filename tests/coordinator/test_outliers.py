@@ -76,7 +76,9 @@ def test_differences_that_clocks_make_do_not_count() -> None:
     assert not scores(values, Bounds(1.1, noise=1.0))[2].is_out
 
 
-OUT, CLEAR, BETWEEN = Score(1.3, is_out=True), Score(1.0, is_out=False), Score(1.07, is_out=False)
+OUT, CLEAR, BETWEEN = Score(1.3, MOST_Z + 1), Score(1.0), Score(1.07)
+#: Too large, and no wonder where the noise is; of ``MORE``, four say what none of them does.
+LARGE, MORE = Score(1.15, 0.4 * MOST_Z), Score(1.15, 0.6 * MOST_Z)
 
 
 @pytest.mark.parametrize(
@@ -89,10 +91,16 @@ OUT, CLEAR, BETWEEN = Score(1.3, is_out=True), Score(1.0, is_out=False), Score(1
         ([OUT] * 3 + [CLEAR] * (CALM - 1), True),
         ([OUT] * 3 + [CLEAR] * CALM, False),
         ([OUT] * 3 + [BETWEEN] * 50, True),  # neither bad enough nor over
+        ([MORE] * 3, False),
+        ([MORE] * 4, True),
+        ([MORE, MORE, CLEAR, MORE, MORE, MORE], False),
+        ([LARGE] * 50, False),
+        ([LARGE, OUT, LARGE, OUT], True),
+        ([MORE] * 4 + [CLEAR] * CALM, False),
     ],
 )
 def test_a_finding_lasts(windows: list[Score], *, is_raised: bool) -> None:
-    """Three of four windows raise it, ten calm ones in a row end it."""
+    """Three of four windows raise it, or four together; ten calm ones in a row end it."""
     assert BETWEEN.ratio > CALM_RATIO
     persistence = Persistence()
     for score in windows:
@@ -109,6 +117,16 @@ def test_hosts_that_never_stood_out_cost_nothing() -> None:
         suspected.append(verdicts.are_any_suspected)
     assert suspected == [True, True, True, True, False]
     assert verdicts.raised == {}
+
+
+def test_a_window_that_is_too_large_is_kept_and_is_no_suspicion_yet() -> None:
+    """Only one that stands out by itself is; four that do so together name a host."""
+    verdicts: Verdicts[int] = Verdicts()
+    seen = []
+    for _ in range(4):
+        verdicts.see({0: CLEAR, 1: MORE})
+        seen.append((verdicts.are_any_suspected, set(verdicts.raised)))
+    assert seen == [(False, set())] * 3 + [(True, {1})]
 
 
 def test_pauses_now_and_then_add_up() -> None:
