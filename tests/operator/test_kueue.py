@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import os
 import uuid
 from collections import defaultdict
@@ -10,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from localcluster import host, kueue, kwok
 from localcluster.cluster import Cluster
@@ -17,6 +21,7 @@ from tests.conftest import make_namespace, start_control_plane
 from tests.operator.nodes import remove_node, simulate_pools
 from tests.operator.rig import Jobs, running
 from tests.waiting import wait_until
+from tpujob_operator.cli.__main__ import main
 from tpujob_operator.core.kinds import JOB_SET, POD, TPU_TRAINING_JOB, WORKLOADS
 from tpujob_operator.core.manifests.names import SLICE_INDEX_LABEL
 
@@ -25,6 +30,7 @@ pytestmark = [
     pytest.mark.skipif(bool(host.why_not(full=True)), reason=str(host.why_not(full=True))),
 ]
 
+ROOT = Path(__file__).parents[2]
 #: One job of two slices of four chips.
 _CHIPS = 8
 _PODS = 3
@@ -101,6 +107,23 @@ def test_a_job_waits_until_another_one_has_gone(jobs: Jobs) -> None:
     status = wait_state(jobs, "b", "Pending")
     assert status["goodput"]["seconds"]["queued"] > 0
     jobs.wait_event("b", "Admitted")
+
+
+@pytest.mark.parametrize(("slices", "level"), [(1, "ok"), (2, "bad")])
+def test_doctor_follows_a_queue_to_its_chips(
+    cluster: Cluster, jobs: Jobs, tmp_path: Path, slices: int, level: str
+) -> None:
+    """LocalQueue, ClusterQueue and flavor as the real Kueue serves them."""
+    raw = yaml.safe_load((ROOT / "examples" / "demo.yaml").read_text())
+    raw["spec"] |= {"slices": slices, "queue": "research"}
+    path, said = tmp_path / "job.yaml", io.StringIO()
+    path.write_text(yaml.safe_dump(raw))
+    access = ["-n", jobs.namespace, "--kubeconfig", str(cluster.kubeconfig)]
+    with contextlib.redirect_stdout(said):
+        main(["doctor", "-f", str(path), "-o", "json", *access])
+    (queue,) = (x for x in json.loads(said.getvalue()) if x["what"] == "queue research")
+    assert queue["level"] == level
+    assert f"{_CHIPS} chips in flavor {jobs.namespace}" in queue["found"]
 
 
 def test_a_more_urgent_job_takes_the_quota(jobs: Jobs) -> None:
