@@ -1,5 +1,6 @@
 """What the operator decides about jobs whose programs no agent runs."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -286,6 +287,77 @@ def test_suspended_job_has_lost_nothing() -> None:
     run(world)
     assert world.status["state"] == "Running"
     assert (world.status["attempt"], world.status["incidents"]) == (1, [])
+
+
+def queued() -> World:
+    """A world in which a job of two hosts runs, by Kueue's leave."""
+    recovery = {"pods": "Recreate"}
+    world = World(obj=job_object(**OWN_PROGRAM, recovery=recovery, queue="research"))
+    world.settle()
+    give_quota(world, is_given=True)
+    run(world)
+    return world
+
+
+def give_quota(world: World, *, is_given: bool) -> None:
+    """Kueue gives quota, or takes it back."""
+    (jobset,) = world.objects[JOB_SET].values()
+    jobset["spec"]["suspend"] = not is_given
+    world.settle()
+
+
+def _delete_pods(world: World) -> None:
+    for host in (0, 1):
+        take(world, host)
+
+
+def _suspend_jobs(world: World) -> None:
+    for job in world.objects[JOB].values():
+        job["spec"]["suspend"] = True
+
+
+def _remove_pods(world: World) -> None:
+    world.objects[POD].clear()
+
+
+@pytest.mark.parametrize("seen", [None, _delete_pods, _suspend_jobs, _remove_pods])
+def test_eviction_from_a_queue_is_no_loss(seen: Callable[[World], None] | None) -> None:
+    """Whatever of it the watches show first; the attempt goes on when it has quota again."""
+    world = queued()
+    if seen:
+        seen(world)
+        world.step()
+        assert world.deleted == []
+    world.now_ms += 500
+    give_quota(world, is_given=False)
+    world.now_ms += GATHER_MS
+    world.settle()
+    assert world.status["state"] == "Queued"
+    assert world.notes.count("Evicted") == 1
+    give_quota(world, is_given=True)
+    run(world)
+    assert world.status["state"] == "Running"
+    assert (world.status["attempt"], world.status["incidents"]) == (1, [])
+    assert not any(budget["used"] for budget in world.status["budgets"].values())
+    end(world, 0, 137)  # what is known of the eviction does not hide this
+    assert lose(world)["cause"] == "process"
+
+
+@pytest.mark.parametrize(("reason", "wait_ms"), [("", GATHER_MS), ("EvictionByEvictionAPI", 0)])
+def test_pods_of_queued_jobs_are_lost_like_others(reason: str, wait_ms: int) -> None:
+    """A moment later where it could have been Kueue, and with the same cause."""
+    world = queued()
+    take(world, 0, reason)
+    world.step()
+    assert bool(world.deleted) == (not wait_ms)
+    world.now_ms += wait_ms
+    world.step()
+    incident = world.status["incidents"][-1]
+    assert (incident["cause"], incident["slice"]) == ("preemption", 0)
+    world.now_ms += 1_000
+    world.settle()
+    assert world.status["state"] == "Queued"
+    assert [*world.objects[JOB_SET]] == ["j-2"]
 
 
 def test_next_attempt_avoids_a_node_that_kills() -> None:

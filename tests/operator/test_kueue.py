@@ -20,6 +20,7 @@ from localcluster.cluster import Cluster
 from tests.conftest import make_namespace, start_control_plane
 from tests.operator.nodes import remove_node, simulate_pools
 from tests.operator.rig import Jobs, running
+from tests.specs import OWN_PROGRAM
 from tests.waiting import wait_until
 from tpujob_operator.cli.__main__ import main
 from tpujob_operator.core.kinds import JOB_SET, POD, TPU_TRAINING_JOB, WORKLOADS
@@ -143,6 +144,34 @@ def test_a_more_urgent_job_takes_the_quota(jobs: Jobs) -> None:
     jobs.delete(TPU_TRAINING_JOB, "b")
     jobs.wait_pods("a", _PODS)
     assert jobs.status("a")["attempt"] == 1
+
+
+def test_a_job_whose_pods_are_recreated_loses_nothing_by_an_eviction(jobs: Jobs) -> None:
+    """It is no incident though nobody but its pods tells of it; the same attempt goes on."""
+    jobs.create("a", **OWN_PROGRAM, recovery={"pods": "Recreate"}, queue="research")
+    _run_recreated(jobs)
+    (workload,) = jobs.all(WORKLOADS[0])
+    _activate(jobs, workload, is_active=False)
+    status = wait_state(jobs, "a", "Queued")
+    jobs.end_pods("a")
+    assert (status["incidents"], status["attempt"]) == ([], 1)
+    _activate(jobs, workload, is_active=True)
+    _run_recreated(jobs)
+    status = jobs.status("a")
+    assert (status["incidents"], status["attempt"]) == ([], 1)
+    assert not any(budget["used"] for budget in status["budgets"].values())
+    jobs.wait_event("a", "Evicted")
+
+
+def _run_recreated(jobs: Jobs) -> None:
+    jobs.run_pods("a", 2)
+    wait_state(jobs, "a", "Running")
+
+
+def _activate(jobs: Jobs, workload: dict[str, Any], *, is_active: bool) -> None:
+    """Have Kueue evict a workload, or consider it again, as an administrator does."""
+    path = WORKLOADS[0].path(jobs.namespace, workload["metadata"]["name"])
+    jobs.api.merge(path, {"spec": {"active": is_active}})
 
 
 def test_a_suspended_job_gives_up_its_place(jobs: Jobs) -> None:

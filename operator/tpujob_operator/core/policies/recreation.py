@@ -42,15 +42,14 @@ def note_running_pods(situation: Situation) -> Outcome:
 
 def restart_lost_world(situation: Situation) -> Outcome:
     """Replace an attempt of which a pod has ended badly, within the budget of the cause."""
-    jobset = _attempt(situation)
-    if jobset is None:
-        return NOTHING
-    memory, ends = situation.memory, _ends(situation, jobset)
-    if not ends:
+    memory, jobset = situation.memory, _attempt(situation)
+    ends = _ends(situation, jobset) if jobset else []
+    if jobset is None or not ends:
         is_known = memory.ends_since_ms > 0
         return Outcome(memory=dataclasses.replace(memory, ends_since_ms=0)) if is_known else NOTHING
     # A pod that is taken away is soon gone, and what it tells with it.
     is_sure = any(end.rank is Rank.CERTAIN and end.pod for end in ends)
+    is_sure = is_sure and not _may_be_kueue(situation)
     since_ms = memory.ends_since_ms or situation.now_ms
     wait_ms = since_ms + _GATHER_MS - situation.now_ms
     if wait_ms > 0 and not is_sure:
@@ -95,14 +94,15 @@ def _ends(situation: Situation, jobset: JobSetView) -> list[End]:
     """What has ended badly, but for pods that were taken away because of that.
 
     A deletion shows at once, the ends that follow from it do not: what is taken away after an
-    end is known follows from that. Only if both are seen together their times have to tell.
+    end is known follows from that. Only if both are seen together their times have to tell. In a
+    queue a deletion may be all that has been known.
     """
     pods = [pod for job in situation.snapshot.current_jobs for pod in _pods(situation, job)]
     own = [_own_end(situation, pod) for pod in pods if pod.disruption == "" and not pod.is_deleting]
     found = [end for end in own if end is not None]
     first_ms = min((end.at_ms for end in found), default=situation.now_ms)
     taken = [_taken(situation, pod) for pod in pods if pod.disruption or pod.is_deleting]
-    if not situation.memory.ends_since_ms:
+    if not situation.memory.ends_since_ms or (situation.job.spec.queue and not found):
         found += [end for end in taken if end is not None and end.at_ms <= first_ms]
     if found:
         return found
@@ -113,6 +113,14 @@ def _ends(situation: Situation, jobset: JobSetView) -> list[End]:
     if words is None:
         return []
     return [End(_SOMEWHERE, situation.now_ms, Cause.NODE, Rank.CERTAIN, words)]
+
+
+def _may_be_kueue(situation: Situation) -> bool:
+    """Whether pods may be gone because quota is: the JobSet's watch may lag behind that of pods."""
+    if not situation.job.spec.queue:
+        return False
+    pods = [pod for job in situation.snapshot.current_jobs for pod in _pods(situation, job)]
+    return not any(pod.disruption or (pod.bad_exit and not pod.is_deleting) for pod in pods)
 
 
 def _own_end(situation: Situation, pod: PodView) -> End | None:
