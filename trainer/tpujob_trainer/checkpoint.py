@@ -347,6 +347,7 @@ def _on_host(array: jax.Array) -> Any:
 
 
 def _brief(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"[
-        :160
-    ]
+    first = str(error).strip().partition("\n")[0]
+    # TensorStore names the file in the middle, perhaps more than once, and the reason at the end.
+    told = first if len(first) <= 300 else f"{first[:100]} … {first[-200:]}"
+    return f"{type(error).__name__}: {told}"
