@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from tpujob_operator.core.kinds import WORKLOADS
+from tpujob_operator.core.quota import why_waiting
 from tpujob_operator.shell.client import ApiError, Client
 
 _JOB_UID_LABEL = "kueue.x-k8s.io/job-uid"
@@ -25,14 +23,5 @@ async def words_of(client: Client, namespace: str, jobset_uid: str) -> str:
             if error.is_not_found:
                 continue
             return f"what the operator could not read ({error.message})"
-        return _words(found[0]) if found else _NOT_SEEN
+        return why_waiting(found[0]) if found else _NOT_SEEN
     return _NOT_INSTALLED
-
-
-def _words(workload: Mapping[str, Any]) -> str:
-    conditions = workload.get("status", {}).get("conditions") or ()
-    said = {item["type"]: item for item in conditions}
-    reserved = said.get("QuotaReserved")
-    if reserved is None or reserved["status"] == "True":
-        return "nothing yet"
-    return str(reserved.get("message") or reserved.get("reason") or "nothing yet")

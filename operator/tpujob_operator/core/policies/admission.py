@@ -57,7 +57,7 @@ def _is_checked_first(situation: Situation) -> bool:
 
 def _waiting(situation: Situation) -> str:
     words = situation.snapshot.quota_words
-    asked = f"The job waits in the queue {situation.job.spec.queue} for quota."
+    asked = f"The job waits in the queue {situation.job.spec.queue}."
     return f"{asked} Kueue says: {words}" if words else asked
 
 
