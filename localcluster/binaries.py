@@ -38,6 +38,13 @@ class Project:
     """Values stamped into the programs by the linker."""
     assets: tuple[str, ...] = ()
     """Globs of source files kept beside the programs (manifests)."""
+    dependency_assets: tuple[tuple[str, str], ...] = ()
+    """More of them, of modules that it depends on: module path and glob."""
+
+    @property
+    def globs(self) -> tuple[tuple[str, str], ...]:
+        """Module path and glob of all files kept beside the programs."""
+        return (*((self.module, glob) for glob in self.assets), *self.dependency_assets)
 
     @property
     def arguments(self) -> list[str]:
@@ -155,6 +162,12 @@ PROJECTS: tuple[Project, ...] = (
             "config/components/crd/bases/*.yaml",
             "config/components/webhook/manifests.yaml",
         ),
+        dependency_assets=(
+            (
+                "k8s.io/autoscaler/cluster-autoscaler/apis",
+                "config/crd/autoscaling.x-k8s.io_provisioningrequests.yaml",
+            ),
+        ),
     ),
     Project("helm", "v4.3.1", {"helm": "helm.sh/helm/v4/cmd/helm"}),
     # No part of a cluster: what the trainer's tests take for buckets.
@@ -205,6 +218,10 @@ def ensure(names: Iterable[str], progress: Progress = say) -> dict[str, Path]:
     todo = [project for project in PROJECTS if _missing(project, wanted)]
     for number, project in enumerate(todo, start=1):
         _build_once(project, wanted, f"[{number}/{len(todo)}]", progress)
+    for project in PROJECTS:
+        if wanted.intersection(project.packages) and _lacks_assets(project):
+            with locked(project.folder / ".lock"):
+                _keep_assets(project)
     return {
         name: project.folder / name
         for project in PROJECTS
@@ -217,7 +234,8 @@ def assets(name: str) -> list[Path]:
     """The manifests kept from the source tree of the built project `name`, in glob order."""
     project = next(project for project in PROJECTS if project.name == name)
     folder = project.folder / "assets"
-    return [path for glob in project.assets for path in sorted(folder.glob(Path(glob).name))]
+    globs = [Path(glob).name for _, glob in project.globs]
+    return list(dict.fromkeys(path for glob in globs for path in sorted(folder.glob(glob))))
 
 
 def _missing(project: Project, wanted: set[str]) -> list[str]:
@@ -248,19 +266,30 @@ def _build(project: Project, names: list[str], prefix: str, progress: Progress) 
             (out / name).rename(project.folder / name)
 
 
+def _lacks_assets(project: Project) -> bool:
+    """Whether the programs were kept before a glob was added, as that is no part of their key."""
+    folder = project.folder / "assets"
+    return not all(any(folder.glob(Path(glob).name)) for _, glob in project.globs)
+
+
 def _keep_assets(project: Project) -> None:
-    if not project.assets:
-        return
+    folder = project.folder / "assets"
+    for module, glob in project.globs:
+        folder.mkdir(exist_ok=True)
+        for path in _source_of(project, module).glob(glob):
+            # Whole at once: another process may be reading the one of before.
+            part = Path(shutil.copyfile(path, folder / f"{path.name}.part"))
+            part.replace(folder / path.name)
+
+
+def _source_of(project: Project, module: str) -> Path:
+    """Go's copy of the source tree of a module that a project pins."""
     shown = subprocess.run(
-        [go_command(), "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", project.module],
+        [go_command(), "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module],
         cwd=project.source,
         env={**os.environ, "GOWORK": "off"},
         capture_output=True,
         text=True,
         check=True,
     )
-    folder = project.folder / "assets"
-    folder.mkdir(exist_ok=True)
-    for glob in project.assets:
-        for path in Path(shown.stdout.strip()).glob(glob):
-            shutil.copyfile(path, folder / path.name)
+    return Path(shown.stdout.strip())

@@ -9,6 +9,7 @@ import os
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from tests.operator.rig import Jobs, running
 from tests.specs import OWN_PROGRAM
 from tests.waiting import wait_until
 from tpujob_operator.cli.__main__ import main
-from tpujob_operator.core.kinds import JOB_SET, POD, TPU_TRAINING_JOB, WORKLOADS
+from tpujob_operator.core.kinds import JOB_SET, POD, TPU_TRAINING_JOB, WORKLOADS, Kind
 from tpujob_operator.core.manifests.names import SLICE_INDEX_LABEL
 
 pytestmark = [
@@ -60,7 +61,9 @@ def jobs(cluster: Cluster, tmp_path: Path) -> Iterator[Jobs]:
         yield Jobs(cluster, name)
 
 
-def _add_queue(cluster: Cluster, namespace: str, name: str, chips: dict[str, int]) -> None:
+def _add_queue(
+    cluster: Cluster, namespace: str, name: str, chips: dict[str, int], **spec: Any
+) -> None:
     """A queue of a namespace, with so many chips of each flavor and enough of the rest."""
     flavors = []
     for flavor, number in chips.items():
@@ -76,6 +79,7 @@ def _add_queue(cluster: Cluster, namespace: str, name: str, chips: dict[str, int
             {"coveredResources": ["google.com/tpu", "cpu", "memory"], "flavors": flavors}
         ],
         preemption={"withinClusterQueue": "LowerPriority"},
+        **spec,
     )
     _apply(cluster, "LocalQueue", name, namespace, clusterQueue=f"{namespace}-{name}")
 
@@ -252,6 +256,119 @@ def test_a_queue_without_topology_is_told(jobs: Jobs) -> None:
     """In Kueue's words: it admits no job that asks for one."""
     jobs.create("a", queue="research", queueTopologyLabel=_POOL)
     jobs.wait_condition("a", "Admitted", status="False", says="does not support TopologyAware")
+
+
+#: What a cluster autoscaler answers; GKE's for TPUs runs nowhere else, so tests play it.
+_REQUEST = Kind("autoscaling.x-k8s.io", "v1", "provisioningrequests", "ProvisioningRequest")
+_CONSUMES = "autoscaling.x-k8s.io/consume-provisioning-request"
+_FLEX_START = {"queue": "flex", "provisioning": {"model": "FlexStart"}}
+
+
+@pytest.fixture
+def flex(cluster: Cluster, jobs: Jobs) -> Jobs:
+    """The namespace with a queue whose chips have to be provisioned, in two tries at most."""
+    name, group = jobs.namespace, "kueue.x-k8s.io"
+    config = "ProvisioningRequestConfig"
+    _apply(
+        cluster,
+        config,
+        name,
+        provisioningClassName="queued-provisioning.gke.io",
+        managedResources=["google.com/tpu"],
+        parameters={"maxRunDurationSeconds": "86400"},
+        retryStrategy={"backoffLimitCount": 1, "backoffBaseSeconds": 1},
+    )
+    _apply(
+        cluster,
+        "AdmissionCheck",
+        name,
+        controllerName=f"{group}/provisioning-request",
+        parameters={"apiGroup": group, "kind": config, "name": name},
+    )
+    checks = {"admissionChecks": [{"name": name}]}
+    _add_queue(cluster, name, "flex", {name: _CHIPS}, admissionChecksStrategy=checks)
+    return jobs
+
+
+def _wait_request(jobs: Jobs) -> str:
+    """The name of the request that nobody has answered yet."""
+
+    def unanswered() -> list[str]:
+        return [item["metadata"]["name"] for item in jobs.all(_REQUEST) if "status" not in item]
+
+    return wait_until(unanswered, "a request")[0]
+
+
+def _answer(jobs: Jobs, request: str, message: str, *kinds: str, status: str = "True") -> None:
+    """Write conditions of a request, of one status, beside that it is accepted."""
+    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    said = {"reason": "Played", "message": message, "lastTransitionTime": now}
+    conditions = [{"type": kind, "status": status, **said} for kind in kinds]
+    conditions.append({"type": "Accepted", "status": "True", **said})
+    path = _REQUEST.path(jobs.namespace, request, "status")
+    jobs.api.merge(path, {"status": {"conditions": conditions}})
+
+
+def _wait_words(jobs: Jobs, words: str) -> None:
+    jobs.wait_condition("a", "Admitted", "Queued", status="False", says=words)
+
+
+def _check_nothing_is_charged(jobs: Jobs) -> None:
+    status = jobs.status("a")
+    assert (status["state"], status["attempt"], status["incidents"]) == ("Queued", 1, [])
+    assert not any(budget["used"] for budget in status["budgets"].values())
+
+
+def test_a_job_waits_until_its_nodes_are_provisioned(flex: Jobs) -> None:
+    """Its pods then name the request, and the operator leaves Kueue's words on the JobSet."""
+    flex.create("a", **_FLEX_START)
+    request = _wait_request(flex)
+    _wait_words(flex, "is Pending")
+    _answer(flex, request, "expected at noon", "Provisioned", status="False")
+    _wait_words(flex, "expected at noon")
+    _check_nothing_is_charged(flex)
+    assert flex.all(POD, "a") == []
+    _answer(flex, request, "all there", "Provisioned")
+    flex.wait_pods("a", _PODS)
+    (before,) = flex.all(JOB_SET)
+    flex.run_pods("a", _PODS)
+    wait_state(flex, "a", "Starting")
+    named = [pod["metadata"]["annotations"].get(_CONSUMES, "") for pod in flex.all(POD, "a")]
+    assert sorted(named) == ["", request, request]  # the coordinator needs no chips
+    (after,) = flex.all(JOB_SET)
+    assert (after["metadata"]["uid"], after["spec"]) == (before["metadata"]["uid"], before["spec"])
+    assert flex.status("a")["attempt"] == 1
+
+
+def test_a_request_that_fails_charges_nothing(flex: Jobs) -> None:
+    """Kueue asks again; when it has given up, the job says how to ask anew."""
+    flex.create("a", **_FLEX_START)
+    _answer(flex, _wait_request(flex), "no v5e in the zone", "Failed")
+    request = _wait_request(flex)
+    _wait_words(flex, "no v5e in the zone")
+    _check_nothing_is_charged(flex)
+    _answer(flex, request, "still no v5e", "Failed")
+    _wait_words(flex, "suspend and resume")
+    _check_nothing_is_charged(flex)
+    flex.change("a", suspend=True)
+    wait_state(flex, "a", "Suspended")
+    flex.change("a", suspend=False)
+    _answer(flex, _wait_request(flex), "all there", "Provisioned")
+    flex.wait_pods("a", _PODS)
+
+
+def test_a_job_whose_nodes_are_taken_back_says_what_to_do(flex: Jobs) -> None:
+    """Kueue asks for no others by itself; no budget is charged."""
+    flex.create("a", **_FLEX_START)
+    request = _wait_request(flex)
+    _answer(flex, request, "all there", "Provisioned")
+    flex.run_pods("a", _PODS)
+    wait_state(flex, "a", "Starting")
+    _answer(flex, request, "the run time is over", "Provisioned", "CapacityRevoked")
+    _wait_words(flex, "suspend and resume")
+    flex.end_pods("a")
+    _check_nothing_is_charged(flex)
+    flex.wait_event("a", "Evicted")
 
 
 def test_without_kueue_the_job_says_what_to_do(
