@@ -17,11 +17,15 @@ from bench.figures import machine
 from bench.installed import installed
 from bench.recovery import table
 from bench.recovery.measure import Recovery
-from bench.recovery.runner import FAULTS, SAME, Runner
+from bench.recovery.runner import FAULTS, OURS_ALONE, SAME, Runner
 from bench.recovery.systems import SYSTEMS
 
 _NAME = "recovery"
 _OUT = Path("build/bench/recovery.json")
+#: Kubernetes calls a silent node not Ready after so long, 50 s by default.
+_GRACE_S = 20
+#: The operator's ``nodeLossSeconds``: a node that is not Ready is given up so much later.
+_NODE_LOSS_S = 10
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -37,7 +41,10 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.fresh:
         options.out.unlink(missing_ok=True)
-    with installed(_NAME, _say) as (cluster, target):
+    with installed(_NAME, _say, node_loss_s=_NODE_LOSS_S, node_monitor_grace_s=_GRACE_S) as (
+        cluster,
+        target,
+    ):
         if "kubeflow" in options.systems:
             cluster.add_kubeflow_trainer(_say)
         for key in options.systems:
@@ -51,7 +58,7 @@ def _run(runner: Runner, key: str, options: argparse.Namespace) -> None:
     system = SYSTEMS[key]
     try:
         for fault in options.faults:
-            if fault in SAME and not system.is_ours:
+            if fault in {*SAME, *OURS_ALONE} and not system.is_ours:
                 continue
             for number in range(count := options.ours if system.is_ours else options.peers):
                 found = runner.measure(fault, options.limit)

@@ -23,6 +23,7 @@ class Recovery:
     lost_steps: int | None
     limit_s: float
     load: float  # 1-minute average when the fault was made
+    noticed_s: float | None = None  # from the fault until the operator's coordinator knew
 
 
 def times(lines: Sequence[Line], at: float) -> tuple[float | None, float | None, int | None]:

@@ -12,20 +12,22 @@ from typing import Any
 from bench.recovery import measure, program
 from bench.recovery.lines import Follower
 from bench.recovery.measure import Recovery
-from bench.recovery.systems import HOSTS, JOB, SAVE_EVERY, Setting, System
+from bench.recovery.systems import JOB, SAVE_EVERY, Setting, Shape, System
 from demo.clusters import Target
 from demo.kube import Kube
-from faults import processes
-from faults.scene import Place, Scene
+from faults import nodes, processes
+from faults.scene import LEADER, Place, Scene
 from localcluster.cluster import Cluster
 from localcluster.kubeapi import ApiError, path_of, wait_for
+from tpujob_operator.api.base import parse_rfc3339
 
 _START_S = 180.0
 _GONE_S = 120.0
 _POLL_S = 0.1
-_LAST, _LEADER = HOSTS - 1, 0
 #: A second one in the same pod or slice would be measured with the back-off after the first.
-_FRESH = frozenset({"container", "delete"})
+_FRESH = frozenset({"container", "delete", "node", "spare"})
+#: A slice that loses a host goes to the other one's nodes, or a spare there takes over.
+_SHAPES = {"node": Shape(1), "spare": Shape(1, spares=1)}
 
 Say = Callable[[str], None]
 
@@ -41,9 +43,13 @@ class Runner:
         self._scene = Scene(self._kube, JOB, cluster)
         self._follower: Follower | None = None
         self._running: dict[str, Any] | None = None
+        self._shape = Shape()
 
     def measure(self, fault: str, limit_s: float) -> Recovery:
         """Make a fault half-way between two saves; wait for a new step, but not for ever."""
+        if self._shape != _SHAPES.get(fault, Shape()):
+            self.end()
+        self._shape = _SHAPES.get(fault, Shape())
         follower = self._follower if self._running else self._start()
         assert follower is not None
         wait_for(
@@ -62,15 +68,25 @@ class Runner:
                 _POLL_S,
             )
         first_s, new_s, lost = measure.times(follower.lines(), at)
+        noticed_s = self._noticed_s(at)
         if new_s is None or self._system.fresh_job_each or fault in _FRESH:
             self.end()
-        return Recovery(self._key, fault, first_s, new_s, lost, limit_s, load)
+        return Recovery(self._key, fault, first_s, new_s, lost, limit_s, load, noticed_s)
+
+    def _noticed_s(self, at: float) -> float | None:
+        """Seconds from a fault until our coordinator knew, as the job's status says."""
+        if not self._system.is_ours or self._running is None:
+            return None
+        status = self._cluster.api.get(path_of(self._running)).get("status", {})
+        noticed = [parse_rfc3339(one["at"]) / 1000 for one in status.get("incidents", [])]
+        return min((one - at for one in noticed if one >= at), default=None)
 
     # ---- the job
 
     def _start(self) -> Follower:
         self._kube.ensure_namespace()
         setting = Setting(
+            self._shape,
             self._cluster.api,
             self._namespace,
             self._target.trainer_image,
@@ -84,7 +100,8 @@ class Runner:
         return self._follower
 
     def end(self) -> None:
-        """Remove the job, at once."""
+        """Remove the job, at once, and give all nodes power."""
+        self._heal()
         if self._running is None or self._follower is None:
             return
         with contextlib.suppress(ApiError):
@@ -103,7 +120,21 @@ class Runner:
                     self._signal(pod, status.container_id, "SIGKILL")
         return not found
 
+    def _heal(self) -> None:
+        nodes.heal_all(self._scene, LEADER)
+        wait_for("all nodes to be ready", self._are_nodes_ready, _START_S, 0.5)
+
+    def _are_nodes_ready(self) -> bool:
+        found = self._kube.core.list_node().items
+        conditions = [one for node in found for one in node.status.conditions]
+        return all(one.status == "True" for one in conditions if one.type == "Ready")
+
     # ---- its pods
+
+    @property
+    def last(self) -> int:
+        """The last rank."""
+        return self._shape.hosts - 1
 
     def _pod(self, rank: int) -> Any:
         selector = self._system.selector
@@ -147,14 +178,25 @@ class Runner:
         """Delete a pod, with its grace period."""
         self._kube.delete_pod(self._pod(rank).metadata.name)
 
+    def cut_power(self) -> None:
+        """Cut the power of the last host's node, which stays away."""
+        if self._system.is_ours:
+            slices = range(self._shape.slices + self._shape.spares)
+            training = next(n for n in slices if self._scene.trainer_pid(Place(n, 1)))
+            nodes.cut_power(self._scene, Place(training, 1))
+        else:
+            self._cluster.fail_node(self._pod(self.last).spec.node_name)
+
 
 FAULTS: dict[str, Callable[[Runner], None]] = {
-    "kill": lambda runner: runner.kill(_LAST),
-    "leader": lambda runner: runner.kill(_LEADER),
-    "stop": lambda runner: runner.stop(_LAST),
-    "block": lambda runner: runner.block(_LAST),
-    "container": lambda runner: runner.kill_container(_LAST),
-    "delete": lambda runner: runner.delete(_LAST),
+    "kill": lambda runner: runner.kill(runner.last),
+    "leader": lambda runner: runner.kill(0),
+    "stop": lambda runner: runner.stop(runner.last),
+    "block": lambda runner: runner.block(runner.last),
+    "container": lambda runner: runner.kill_container(runner.last),
+    "delete": lambda runner: runner.delete(runner.last),
+    "node": Runner.cut_power,
+    "spare": Runner.cut_power,
 }
 TITLES = {
     "kill": "SIGKILL of one trainer",
@@ -163,6 +205,10 @@ TITLES = {
     "block": "main thread of one trainer stuck",
     "container": "container of one trainer killed",
     "delete": "pod deleted (SIGTERM, then its grace period)",
+    "node": "node without power, no spare; the slice goes to other nodes",
+    "spare": "node without power, with a spare slice",
 }
 #: For systems whose trainer is the container's main process.
 SAME = {"container": "kill"}
+#: The others have nothing like it.
+OURS_ALONE = frozenset({"spare"})

@@ -15,8 +15,6 @@ from localcluster.kubeapi import Api, Object
 from tpujob_agent.protocol import Env
 
 JOB = "bench"
-SLICES = 2
-HOSTS = SLICES * program.HOSTS_PER_SLICE
 SAVE_EVERY = 40
 HANG_S = 10
 _PROGRAM = Path(program.__file__).read_text()
@@ -31,9 +29,23 @@ _TOLERATION = {"key": "google.com/tpu", "operator": "Exists"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Shape:
+    """How large the job is; the cluster has two slices."""
+
+    slices: int = 2
+    spares: int = 0
+
+    @property
+    def hosts(self) -> int:
+        """Hosts that train."""
+        return self.slices * program.HOSTS_PER_SLICE
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
     """What all systems are given alike."""
 
+    shape: Shape
     api: Api
     namespace: str
     image: str
@@ -53,7 +65,7 @@ class Setting:
     def _config(self) -> Object:
         return {
             "model": {"preset": "demo"},  # two cores compute for all hosts
-            "mesh": {"slice": SLICES, "fsdp": 4},
+            "mesh": {"slice": self.shape.slices, "fsdp": 4},
             "globalBatch": 8,
             "sequenceLength": 64,
             "steps": 1_000_000,
@@ -109,7 +121,8 @@ def _ours(setting: Setting) -> Object:
         "spec": {
             "accelerator": "v5e",
             "topology": "2x4",
-            "slices": SLICES,
+            "slices": setting.shape.slices,
+            "spares": setting.shape.spares,
             "template": {"spec": spec},
             "recovery": {"budgets": no_limits, "preload": _PRELOAD},
             "health": {"hang": {"minSeconds": HANG_S}},
@@ -120,8 +133,9 @@ def _ours(setting: Setting) -> Object:
 def _jobset(setting: Setting, *, grace_s: int, strategy: str, **env: str) -> Object:
     """As users write it: all pods anew after a failure, one slice for each node pool."""
     leader = f"{JOB}-slice-0-0.{JOB}:{_PORT}"
-    world = {Env.JAX_COORDINATOR_ADDRESS: leader, Env.JAX_NUM_PROCESSES: str(HOSTS)}
-    container = setting.container("trainer", **world, **{Env.NUM_SLICES: str(SLICES)}, **env)
+    world = {Env.JAX_COORDINATOR_ADDRESS: leader, Env.JAX_NUM_PROCESSES: str(setting.shape.hosts)}
+    number = {Env.NUM_SLICES: str(setting.shape.slices)}
+    container = setting.container("trainer", **world, **number, **env)
     label = {"fieldRef": {"fieldPath": f"metadata.labels['{_JOB_INDEX}']"}}
     container["env"].append({"name": "SLICE", "valueFrom": label})
     container["resources"] = _CHIPS
@@ -147,7 +161,9 @@ def _jobset(setting: Setting, *, grace_s: int, strategy: str, **env: str) -> Obj
         "spec": {
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
             "failurePolicy": {"maxRestarts": 100, "restartStrategy": strategy},
-            "replicatedJobs": [{"name": "slice", "replicas": SLICES, "template": {"spec": job}}],
+            "replicatedJobs": [
+                {"name": "slice", "replicas": setting.shape.slices, "template": {"spec": job}}
+            ],
         },
     }
 
@@ -167,7 +183,7 @@ def _kubeflow(setting: Setting) -> Object:
     [replicated] = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     pod = replicated["template"]["spec"]["template"]["spec"]
     [node] = pod["containers"]
-    ours = setting.container(node["name"], **{Env.NUM_SLICES: str(SLICES)})
+    ours = setting.container(node["name"], **{Env.NUM_SLICES: str(setting.shape.slices)})
     node |= {key: ours[key] for key in ("image", "imagePullPolicy", "volumeMounts")}
     pod |= {"volumes": setting.volumes, "nodeSelector": _NODES, "tolerations": [_TOLERATION]}
     runtime["metadata"] = {"name": JOB, "labels": runtime["metadata"]["labels"]}
@@ -180,7 +196,7 @@ def _kubeflow(setting: Setting) -> Object:
         "spec": {
             "runtimeRef": {"name": JOB},
             "trainer": {
-                "numNodes": HOSTS,
+                "numNodes": setting.shape.hosts,
                 "command": ours["command"],
                 "env": ours["env"],
                 "resourcesPerNode": _CHIPS,

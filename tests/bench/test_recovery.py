@@ -80,12 +80,13 @@ def test_quantiles_are_measured_values() -> None:
 def test_the_table_says_never_and_points_to_equal_rows() -> None:
     """Peers whose trainer is the container's main process are not killed twice."""
     found = [
-        Recovery("ours", "kill", 1.5, 2.5, 3, 150.0, 3.0),
+        Recovery("ours", "kill", 1.5, 2.5, 3, 150.0, 3.0, noticed_s=0.1),
         Recovery("jobset", "kill", 70.0, 78.0, 9, 150.0, 4.0),
         Recovery("jobset", "block", None, None, None, 150.0, 4.0),
     ]
     rows = table.rows(found)
-    assert rows[1][:3] == ["SIGKILL of one trainer", "this operator", "1.5, 1.5, n 1"]
+    known = ["0.1, 0.1, n 1", "1.5, 1.5, n 1"]
+    assert rows[1][:4] == ["SIGKILL of one trainer", "this operator", *known]
     assert any("as SIGKILL of one trainer" in row for row in rows)
     assert any("never (watched 150 s), n 1" in row for row in rows)
     assert table.markdown(found).count("\n") == len(rows)
