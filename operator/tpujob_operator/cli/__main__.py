@@ -41,7 +41,8 @@ def complete() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="kubectl tpujob", description=__doc__)
+    words = "Training jobs on TPUs: before they run, while they run, and where their time went."
+    parser = argparse.ArgumentParser(prog="kubectl tpujob", description=words)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in (plan, render, jobs, logs, report, doctor, completion):
         command.add(commands)
