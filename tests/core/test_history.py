@@ -13,7 +13,7 @@ from tests.core.world import job_object
 from tpujob_agent.protocol import Budget, Event, EventKind
 from tpujob_operator.api.models import parse_job
 from tpujob_operator.core.history import Cursor, History
-from tpujob_operator.core.incidents import NEWEST, Rung
+from tpujob_operator.core.incidents import MESSAGE_LIMIT, NEWEST, Rung
 from tpujob_operator.core.observations import Fact, FactKind, Observation
 from tpujob_operator.core.statusviews import checkpoint_view, goodput_view, progress_view
 
@@ -114,6 +114,16 @@ def test_incident_tells_what_a_kill_cost() -> None:
     assert history.incidents.used == {Budget.PROCESS: 1}
     assert history.progress.steps_lost == 2
     assert history.progress.step == 9
+
+
+def test_long_messages_keep_what_happened_and_the_end_of_the_output() -> None:
+    """A program that prints much does not hide how it ended."""
+    lines = "".join(f"line {number}\n" for number in range(200))
+    message = f"crashed with SIGSEGV; its last output:\n{lines}the end"
+    (incident,) = _fold([*start(T0), loss(T0 + 100, T0 + 90, message=message)]).incidents.newest
+    assert incident.message.startswith("crashed with SIGSEGV; its last output:\nline 0\n")
+    assert incident.message.endswith("line 199\nthe end")
+    assert len(incident.message) == MESSAGE_LIMIT
 
 
 def test_rung_follows_from_what_comes_back() -> None:

@@ -15,7 +15,7 @@ from tpujob_operator.core.stored import known_fields, known_word
 NEWEST = 20
 #: Characters of an incident's message kept in status.
 MESSAGE_LIMIT = 600
-
+_HEAD = MESSAGE_LIMIT // 4
 
 #: No sign that a job gets nowhere; nor may be what only its coordinator understands.
 _NO_SIGN = TAKEN_AWAY | {Cause.UNKNOWN}
@@ -215,7 +215,15 @@ def _cause(word: str, message: str) -> tuple[Cause, str]:
     """The cause that was told; one that only other versions know is named in the message."""
     cause = Cause(word)
     told = message if cause.value == word else f"{word}: {message}"
-    return cause, told[-MESSAGE_LIMIT:]
+    return cause, shortened(told)
+
+
+def shortened(message: str) -> str:
+    """What happened and the end of the output: of long messages the middle is left out."""
+    left_out = "\n…\n"
+    if len(message) <= MESSAGE_LIMIT:
+        return message
+    return message[:_HEAD] + left_out + message[_HEAD + len(left_out) - MESSAGE_LIMIT :]
 
 
 def _known_rung(word: str) -> Rung:
@@ -262,7 +270,7 @@ def _rejoined(incident: Incident, data: Mapping[str, Any]) -> Incident:
 def _explained(incident: Incident, data: Mapping[str, Any]) -> Incident:
     if (incident.at_ms, incident.pod) != (data["atMs"], data["pod"]):
         return incident
-    message = f"{incident.message}: {data['message']}"[-MESSAGE_LIMIT:]
+    message = shortened(f"{incident.message}: {data['message']}")
     culprit = data.get("culprit", {})
     return dataclasses.replace(incident, cause=Cause(data["cause"]), message=message, **culprit)
 
