@@ -9,12 +9,13 @@ from tests.core.stories import told
 from tests.core.world import World, job_object
 from tpujob_agent.protocol import EventKind
 from tpujob_operator.core.kinds import JOB_SET, POD
+from tpujob_operator.core.quota import Wait
 from tpujob_operator.core.timetypes import TimeType
 
 
 def queued(**spec: Any) -> World:
     """A job that waits for quota."""
-    world = World(obj=job_object(queue="research", **spec), quota_words="not enough v5e")
+    world = World(obj=job_object(queue="research", **spec), quota=Wait("not enough v5e"))
     world.settle()
     return world
 
@@ -86,6 +87,38 @@ def test_an_eviction_costs_no_budget() -> None:
     assert world.condition("Admitted") == ("True", "Admitted")
     assert world.condition("Failed")[0] == "False"
     assert world.status["attempt"] == 1
+
+
+def _refused(*, committed: int) -> World:
+    """A job that has trained on nodes that Kueue will not ask for again."""
+    world = training()
+    if committed:
+        at = world.now_ms
+        world.readings.append(told(event(at, EventKind.COMMITTED, step=committed)))
+        world.settle()
+    world.quota = Wait("its nodes are gone", is_refused=True)
+    decide_quota(world, is_given=False)
+    return world
+
+
+def test_quota_refused_for_good_is_asked_for_anew() -> None:
+    """The run time of nodes made for one JobSet is over: another one goes on, and nobody pays."""
+    world = _refused(committed=40)
+    assert [*world.objects[JOB_SET]] == ["j-2"]
+    assert world.status["state"] == "Queued"
+    assert (world.status["attempt"], world.status["restarts"]) == (2, 0)
+    assert all(not budget["used"] for budget in world.status["budgets"].values())
+    assert world.notes.count("NewAttempt") == 1
+    world.now_ms += 60_000  # it is refused as well: once is enough
+    world.settle()
+    assert world.status["attempt"] == 2
+
+
+def test_an_attempt_that_got_nowhere_waits_when_its_quota_is_refused() -> None:
+    """Another one would be refused for the same reason: the condition says what to do."""
+    world = _refused(committed=0)
+    assert [*world.objects[JOB_SET]] == ["j-1"]
+    assert "its nodes are gone" in world.message("Admitted")
 
 
 def test_a_suspended_job_gives_up_its_place() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tpujob_operator.core.quota import why_waiting
+from tpujob_operator.core.quota import Wait, wait_of
 
 _RESERVED = ("QuotaReserved", "True", "QuotaReserved", "Quota reserved in ClusterQueue flex")
 _REFUSED = "The workload is deactivated due to Admission check(s): flex, were rejected"
@@ -40,7 +40,7 @@ def workload(
 )
 def test_quota(said: dict[str, Any], words: str) -> None:
     """Why there is none, if it says so."""
-    assert why_waiting(said) == words
+    assert wait_of(said) == Wait(words)
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,13 @@ def test_quota(said: dict[str, Any], words: str) -> None:
 def test_a_check_that_is_open_is_told(message: str, words: str) -> None:
     """A job with its quota may wait for the nodes, for hours."""
     said = workload(_RESERVED, check=("Pending", message))
-    assert why_waiting(said) == f"Quota reserved in ClusterQueue flex; {words}"
+    assert wait_of(said).words == f"Quota reserved in ClusterQueue flex; {words}"
 
 
 def test_an_eviction_is_told_before_its_quota_is_gone() -> None:
     """Kueue suspends the JobSet first."""
     said = workload(_RESERVED, ("Evicted", "True", "Preempted", "for a more urgent one"))
-    assert why_waiting(said) == "for a more urgent one"
+    assert wait_of(said).words == "for a more urgent one"
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,6 @@ def test_an_eviction_is_told_before_its_quota_is_gone() -> None:
 def test_who_is_refused_is_told_what_to_do(*, reason: str, advice: bool) -> None:
     """Kueue does not try again by itself; what an administrator has stopped is his."""
     said = workload(("Evicted", "True", reason, _REFUSED), active=False)
-    words = why_waiting(said)
-    assert words.startswith(_REFUSED)
-    assert ("suspend and resume" in words) is advice
+    wait = wait_of(said)
+    assert wait.words.startswith(_REFUSED)
+    assert ("suspend and resume" in wait.words) is wait.is_refused is advice

@@ -20,6 +20,7 @@ from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.memory import Memory
 from tpujob_operator.core.nodes import NodeView, Pulse, Shape
 from tpujob_operator.core.plan import Action, Apply, Delete, Patch, Plan, Tell
+from tpujob_operator.core.quota import Wait
 from tpujob_operator.core.snapshot import (
     Cluster,
     Reading,
@@ -70,7 +71,7 @@ class World:
     nodes: dict[str, NodeView] = dataclasses.field(default_factory=dict)
     shapes: frozenset[Shape] | None = None
     told: Told = dataclasses.field(default_factory=Told)
-    quota_words: str = ""
+    quota: Wait = dataclasses.field(default_factory=Wait)
     refusals: tuple[str, ...] = ()
     unmade: dict[str, str] = dataclasses.field(default_factory=dict)
     answer: Verdict | None = None  # of a preflight's pod; None: it runs on
@@ -110,7 +111,7 @@ class World:
             nodes=self.nodes,
             told=self.told,
             pulses={name: Pulse(since > 0, "", since) for name, since in self.dead_nodes.items()},
-            quota_words=self.quota_words,
+            quota=self.quota,
             refusals=self.refusals,
             unmade=self.unmade,
             silent_since_ms=self.silent_since_ms,

@@ -9,6 +9,7 @@ from tpujob_operator.core.plan import Plan
 from tpujob_operator.core.policies.admission import follow_queue, report_admission
 from tpujob_operator.core.policies.ahead import compile_ahead
 from tpujob_operator.core.policies.attempts import (
+    ask_for_quota_anew,
     begin_first_attempt,
     restart_changed_attempt,
     restart_failed_attempt,
@@ -77,6 +78,7 @@ POLICIES: tuple[Policy, ...] = (
     watch_suspects,
     restart_failed_attempt,
     restart_changed_attempt,
+    ask_for_quota_anew,
     move_attempt,
     ensure_objects,
     report_admission,

@@ -16,6 +16,7 @@ from tpujob_operator.core.manifests.names import ROLE_LABEL, ROLE_PREFLIGHT, ROL
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.memory import Memory
 from tpujob_operator.core.nodes import NodeView, Pulse, Shape
+from tpujob_operator.core.quota import Wait
 from tpujob_operator.core.views import JobSetView, JobView, Object, PodView, View, owner_uid_of
 
 
@@ -113,7 +114,9 @@ class Snapshot:
     #: TPU nodes of the job's pods and incidents, also those that are gone
     nodes: Mapping[str, NodeView] = dataclasses.field(default_factory=dict)
     told: Told = Told()
-    quota_words: str = ""  # of Kueue, why it has not admitted the attempt yet
+    quota: Wait = dataclasses.field(
+        default_factory=Wait
+    )  # why Kueue has not admitted the attempt yet
     refusals: tuple[str, ...] = ()
     #: why the Job controller cannot make pods, by the Job's name
     unmade: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -35,7 +35,7 @@ from tpujob_operator.shell.nodecache import NodeCache
 from tpujob_operator.shell.probes import serve_metrics, serve_probes
 from tpujob_operator.shell.pulses import Pulses
 from tpujob_operator.shell.queue import KeyedQueue
-from tpujob_operator.shell.quota import words_of
+from tpujob_operator.shell.quota import wait_for_quota
 from tpujob_operator.shell.reconcile import Reconciler
 from tpujob_operator.shell.tainter import Tainter
 
@@ -175,7 +175,7 @@ class Operator:
             node_loss_ms=round(settings.node_loss_s * 1000),
             options=options,
             metrics=self._metrics,
-            quota_words=functools.partial(words_of, client),
+            quota=functools.partial(wait_for_quota, client),
         )
 
         def follow(key: JobKey, snapshot: Snapshot | None, plan: Plan | None) -> None:

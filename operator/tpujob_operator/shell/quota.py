@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tpujob_operator.core.kinds import WORKLOADS
-from tpujob_operator.core.quota import why_waiting
+from tpujob_operator.core.quota import Wait, wait_of
 from tpujob_operator.shell.client import ApiError, Client
 
 _JOB_UID_LABEL = "kueue.x-k8s.io/job-uid"
@@ -14,7 +14,7 @@ _NOT_INSTALLED = (
 _NOT_SEEN = "nothing yet: it has made no Workload of the JobSet"
 
 
-async def words_of(client: Client, namespace: str, jobset_uid: str) -> str:
+async def wait_for_quota(client: Client, namespace: str, jobset_uid: str) -> Wait:
     """Why Kueue has not admitted a JobSet; in words of ours where there are none of Kueue's."""
     for kind in WORKLOADS:
         try:
@@ -22,6 +22,6 @@ async def words_of(client: Client, namespace: str, jobset_uid: str) -> str:
         except ApiError as error:
             if error.is_not_found:
                 continue
-            return f"what the operator could not read ({error.message})"
-        return why_waiting(found[0]) if found else _NOT_SEEN
-    return _NOT_INSTALLED
+            return Wait(f"what the operator could not read ({error.message})")
+        return wait_of(found[0]) if found else Wait(_NOT_SEEN)
+    return Wait(_NOT_INSTALLED)

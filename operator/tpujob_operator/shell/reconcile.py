@@ -16,6 +16,7 @@ from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.nodes import Pulse
 from tpujob_operator.core.plan import Plan
 from tpujob_operator.core.policies import dead_nodes, unmade
+from tpujob_operator.core.quota import Wait
 from tpujob_operator.core.snapshot import (
     Cluster,
     JobKey,
@@ -63,7 +64,7 @@ class Reconciler:
         node_loss_ms: int,
         options: ManifestOptions,
         metrics: OperatorMetrics,
-        quota_words: Callable[[str, str], Awaitable[str]],
+        quota: Callable[[str, str], Awaitable[Wait]],
     ) -> None:
         self._cache = cache
         self._queue = queue
@@ -76,7 +77,7 @@ class Reconciler:
         self._node_loss_ms = node_loss_ms
         self._options = options
         self._metrics = metrics
-        self._quota_words = quota_words
+        self._quota = quota
         self.states = states
         self.watchers: list[Callable[[JobKey, Snapshot | None, Plan | None], None]] = []
 
@@ -133,8 +134,8 @@ class Reconciler:
         """The snapshot with what Kueue and the Job controller say, where the job waits for them."""
         jobset = snapshot.jobset
         if snapshot.job and snapshot.job.spec.queue and jobset and jobset.is_suspended:
-            words = await self._quota_words(snapshot.key.namespace, jobset.uid)
-            snapshot = dataclasses.replace(snapshot, quota_words=words)
+            wait = await self._quota(snapshot.key.namespace, jobset.uid)
+            snapshot = dataclasses.replace(snapshot, quota=wait)
         jobs = (*snapshot.current_jobs, *((snapshot.preflight,) if snapshot.preflight else ()))
         podless = unmade.podless_jobs(jobs, snapshot.pods, at_ms)
         if podless:

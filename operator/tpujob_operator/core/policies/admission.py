@@ -56,7 +56,7 @@ def _is_checked_first(situation: Situation) -> bool:
 
 
 def _waiting(situation: Situation) -> str:
-    words = situation.snapshot.quota_words
+    words = situation.snapshot.quota.words
     asked = f"The job waits in the queue {situation.job.spec.queue}."
     return f"{asked} Kueue says: {words}" if words else asked
 
@@ -71,7 +71,7 @@ def _notes(situation: Situation, *, is_queued: bool) -> tuple[Note, ...]:
     if not history.ledger.bound and not history.ledger.complete and not history.ledger.generation:
         return (Note(reasons.QUEUED, _waiting(situation)),)
     message = (
-        f"Kueue has taken the quota back: {situation.snapshot.quota_words or 'see its Workload'}. "
+        f"Kueue has taken the quota back: {situation.snapshot.quota.words or 'see its Workload'}. "
         f"The job goes on from step {history.progress.committed_step} when it has quota again."
     )
     return (Note(reasons.EVICTED, message, "Warning"),)

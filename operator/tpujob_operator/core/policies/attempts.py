@@ -81,6 +81,26 @@ def restart_changed_attempt(situation: Situation) -> Outcome:
     )
 
 
+def ask_for_quota_anew(situation: Situation) -> Outcome:
+    """Replace an attempt to which Kueue never again gives quota, if it has got on with its own.
+
+    So ends the run time of nodes that were provisioned for one JobSet. An attempt that has
+    committed nothing is left waiting: another one would fare no better.
+    """
+    jobset, progress = situation.jobset, situation.history.progress
+    if jobset is None or jobset.is_deleting or situation.is_ending or situation.job.spec.suspend:
+        return NOTHING
+    has_progress = progress.committed_step > situation.memory.committed_at_attempt
+    if not situation.snapshot.quota.is_refused or not has_progress:
+        return NOTHING
+    message = (
+        f"Kueue gives attempt {situation.attempt} no quota any more; attempt "
+        f"{situation.attempt + 1} asks anew and resumes from step {progress.committed_step}."
+    )
+    note = Note(reasons.NEW_ATTEMPT, message)
+    return leave_attempt(situation, jobset, "its quota was refused for good", note)
+
+
 def leave_attempt(situation: Situation, jobset: JobSetView, why: str, note: Note) -> Outcome:
     """Have the present attempt save and go, and another one begin."""
     return Outcome(
