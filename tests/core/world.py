@@ -84,6 +84,7 @@ class World:
     notes: list[str] = dataclasses.field(default_factory=list)
     deleted: list[str] = dataclasses.field(default_factory=list)
     _uids: Iterable[int] = dataclasses.field(default_factory=itertools.count)
+    _resumed: dict[str, str] = dataclasses.field(default_factory=dict)  # when, by the Job's UID
 
     # ---- the operator
 
@@ -263,10 +264,11 @@ class World:
                 pod["metadata"]["deletionTimestamp"] = rfc3339(self.now_ms)
             return
         if not job.get("status"):
-            # Kubernetes has whole seconds here; the model's clock stands still in a pass.
-            self.now_ms += 1
-            job["status"] = {"startTime": rfc3339(self.now_ms)}
-        started = job["status"]["startTime"]
+            self.now_ms += 1  # the model's clock stands still in a pass
+            self._resumed[uid] = rfc3339(self.now_ms)
+            # Written when the pods are there, and in whole seconds.
+            job["status"] = {"startTime": rfc3339(self.now_ms + 1_000)}
+        started = self._resumed[uid]
         lost = [s for s in self.tombstones if s.job_uid == uid and s.created >= started]
         if not pods and not lost:
             self.remake_pod(job["metadata"]["name"])

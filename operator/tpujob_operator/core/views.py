@@ -26,6 +26,9 @@ from tpujob_operator.core.manifests.names import (
 HOST_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 REPLICATED_JOB_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
 
+#: What the Job controller takes at most to make one pod of many, and to write that it has; times
+#: are whole seconds.
+_POD_MS, _WRITING_MS = 50, 2_000
 #: Reason and exit code of a container that was killed as a whole.
 _OUT_OF_MEMORY = ("OOMKilled", 137)
 
@@ -198,6 +201,16 @@ class JobView(View):
     def started(self) -> str:
         """When the Job was started or resumed, as Kubernetes writes it; empty: not yet."""
         return str(self.obj.get("status", {}).get("startTime") or "")
+
+    def is_since_start(self, created: str) -> bool:
+        """Whether a pod that was created then is of the Job since it was started or resumed.
+
+        The controller writes the time of a resumption when it has made the pods.
+        """
+        if not self.started:
+            return False
+        making_ms = _WRITING_MS + _POD_MS * self.hosts
+        return parse_rfc3339(created) >= parse_rfc3339(self.started) - making_ms
 
     @property
     def is_succeeded(self) -> bool:

@@ -87,11 +87,13 @@ def _loss(situation: Situation, job: JobView) -> str:
     if job.is_deleting or job.is_suspended or job.is_over or not job.started:
         return ""
     # A Job outlives its suspension: pods from before it was resumed went because they should.
-    pods = [pod for pod in situation.snapshot.pods_of(job) if pod.created >= job.started]
+    pods = [pod for pod in situation.snapshot.pods_of(job) if job.is_since_start(pod.created)]
     stones = [
         stone
         for stone in situation.snapshot.tombstones
-        if stone.job_uid == job.uid and stone.phase != "Succeeded" and stone.created >= job.started
+        if stone.job_uid == job.uid
+        and stone.phase != "Succeeded"
+        and job.is_since_start(stone.created)
     ]
     if any(pod.phase == "Succeeded" for pod in pods):
         return ""  # the world is done and its pods are leaving one by one

@@ -85,9 +85,9 @@ def _runs(pod: PodView) -> bool:
 
 def _pods(situation: Situation, job: JobView) -> list[PodView]:
     """Pods that are meant to run: a Job outlives its suspension, its pods do not."""
-    if job.is_suspended or not job.started:
+    if job.is_suspended:
         return []
-    return [pod for pod in situation.snapshot.pods_of(job) if pod.created >= job.started]
+    return [pod for pod in situation.snapshot.pods_of(job) if job.is_since_start(pod.created)]
 
 
 def _ends(situation: Situation, jobset: JobSetView) -> list[End]:
