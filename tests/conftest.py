@@ -22,27 +22,28 @@ from localcluster.layout import Spec
 settings.register_profile("shared-machine", deadline=None)
 settings.load_profile("shared-machine")
 
-_NEEDS_CLUSTER = re.compile(
-    r"^tests/(e2e|operator|localcluster|cli)/|_on_(api_server|control_plane)\.py$"
-)
+_NEEDS_NODES = re.compile(r"^tests/(e2e|localcluster)/")
+_NEEDS_CONTROL_PLANE = re.compile(r"^tests/(operator|cli)/|_on_(api_server|control_plane)\.py$")
 CRD = Path(__file__).parents[1] / "crds" / "tpujob.dev_tputrainingjobs.yaml"
 
 
-class _Halves(LoadScopeScheduling):  # type: ignore[misc] # xdist ships no types
-    """What one process of several takes: all that needs clusters, or a whole file.
+class _Shares(LoadScopeScheduling):  # type: ignore[misc] # xdist ships no types
+    """What one process of several takes: all that needs nodes, or control planes, or a whole file.
 
-    Clusters mostly wait, while other tests compute; two clusters at once would starve each other.
+    Clusters mostly wait, while other tests compute; nodes of two at once would starve each other.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        return "clusters" if _NEEDS_CLUSTER.search(path) else path
+        if _NEEDS_NODES.search(path):
+            return "nodes"
+        return "control planes" if _NEEDS_CONTROL_PLANE.search(path) else path
 
 
 @pytest.hookimpl
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
     """How ``-n`` shares the tests out."""
-    return _Halves(config, log)
+    return _Shares(config, log)
 
 
 def start_control_plane(name: str, **shape: Any) -> Cluster:
