@@ -36,6 +36,7 @@ WELL = Cluster(
     refused=(),
     queues=["research-tpu"],
     quotas=[],
+    dns=[{"endpoints": [{"conditions": {"ready": True}}]}],
 )
 _QUOTA = {
     "metadata": {"name": "chips"},
@@ -64,6 +65,13 @@ def test_nothing_is_wrong_with_a_good_cluster() -> None:
         ({"operators": [_DEPLOYMENT]}, Level.BAD, "operator", "describe pods"),
         ({"refused": ["create tputrainingjobs"]}, Level.WARNING, "your rights", "edit"),
         ({"quotas": [_QUOTA]}, Level.WARNING, "quota chips", "no pod"),
+        ({"dns": []}, Level.WARNING, "DNS", "by its name"),
+        (
+            {"dns": [{"endpoints": [{"conditions": {"ready": False}}]}]},
+            Level.WARNING,
+            "DNS",
+            "runs",
+        ),
         ({"nodes": []}, Level.WARNING, "TPU nodes", "node pool"),
         ({"nodes": [_node("a"), _node("b", is_ready=False)]}, Level.WARNING, "slices", "pool"),
         ({"nodes": [_node("a"), _node("b", chips=0)]}, Level.WARNING, "slices", "pool"),
@@ -90,6 +98,7 @@ def test_a_cluster_without_a_running_operator(run: Run) -> None:
     assert found["your rights"].level == Level.OK
     assert found["API server"].found.startswith("v1.")
     assert found["operator"].level == Level.BAD
+    assert found["DNS"].found == "no ready endpoint of kube-dns in kube-system"
     assert status == 1
     assert "bad" in run("doctor")[1]
 

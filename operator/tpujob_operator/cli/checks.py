@@ -58,6 +58,7 @@ class Cluster:
     refused: Sequence[str]  # what the user may not do
     queues: Sequence[str] | None  # LocalQueues; None: no Kueue, or they may not be read
     quotas: Sequence[Mapping[str, Any]]
+    dns: Sequence[Mapping[str, Any]] | None  # EndpointSlices of the Service kube-dns
 
 
 def examine(cluster: Cluster) -> Iterator[Check]:
@@ -67,6 +68,7 @@ def examine(cluster: Cluster) -> Iterator[Check]:
     yield _jobs_crd(cluster.jobs_schema)
     yield _jobset(cluster.jobset_schema)
     yield _operator(cluster.operators)
+    yield _dns(cluster.dns)
     yield _rights(cluster)
     yield from _quotas(cluster.quotas)
     yield _queues(cluster)
@@ -114,6 +116,17 @@ def _operator(deployments: Sequence[Mapping[str, Any]] | None) -> Check:
         return Check(Level.OK, "operator", f"ready: {', '.join(names)}")
     advice = f"kubectl -n {names[0].partition('/')[0]} describe pods; its log says what is wrong"
     return Check(Level.BAD, "operator", f"not ready: {', '.join(names)}", advice)
+
+
+def _dns(slices: Sequence[Mapping[str, Any]] | None) -> Check:
+    if slices is None:
+        return Check(Level.OK, "DNS", "not known, you may not read endpointslices in kube-system")
+    endpoints = [one for item in slices for one in item.get("endpoints") or ()]
+    ready = sum(one.get("conditions", {}).get("ready") is not False for one in endpoints)
+    if ready:
+        return Check(Level.OK, "DNS", f"{ready} ready endpoints of kube-dns")
+    advice = "pods find their coordinator by its name: see that kube-dns runs, or what replaces it"
+    return Check(Level.WARNING, "DNS", "no ready endpoint of kube-dns in kube-system", advice)
 
 
 def _rights(cluster: Cluster) -> Check:

@@ -21,6 +21,7 @@ from tpujob_operator.core.kinds import JOB_SET, WORKLOADS
 from tpujob_operator.core.nodes import NodeView
 from tpujob_tpu.catalogue import ACCELERATOR_LABEL, RESOURCE
 
+_DNS = "kubernetes.io/service-name=kube-dns"
 _OPERATOR = "app.kubernetes.io/name=tpujob-operator"
 #: What a user of jobs does: group, resource, verb.
 _DEEDS = (
@@ -46,6 +47,7 @@ def read(jobs: Client) -> Cluster:
         apps: Any = client.AppsV1Api(api_client)
         nodes = _items(api_client, lambda: core.list_node(label_selector=ACCELERATOR_LABEL))
         quotas = _items(api_client, lambda: core.list_namespaced_resource_quota(namespace))
+        slices: Any = client.DiscoveryV1Api(api_client)
         return Cluster(
             namespace=namespace,
             version=version,
@@ -60,6 +62,10 @@ def read(jobs: Client) -> Cluster:
             refused=_refused(api_client, namespace),
             queues=_queues(api_client, namespace),
             quotas=quotas or [],
+            dns=_items(
+                api_client,
+                lambda: slices.list_namespaced_endpoint_slice("kube-system", label_selector=_DNS),
+            ),
         )
 
 
