@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import email.utils
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kubernetes import client
-from kubernetes.client.exceptions import ApiException
 
 from tpujob_client.answers import explained
 from tpujob_client.client import Client
@@ -17,7 +16,7 @@ from tpujob_client.watching import REQUEST_TIMEOUT_S
 from tpujob_operator.api.base import GROUP, PLURAL
 from tpujob_operator.cli.checks import Cluster, Node
 from tpujob_operator.cli.jobreads import CRD, get_object
-from tpujob_operator.core.kinds import JOB_SET, WORKLOADS
+from tpujob_operator.core.kinds import JOB_SET, NODE, WORKLOADS, Kind
 from tpujob_operator.core.nodes import NodeView
 from tpujob_tpu.catalogue import ACCELERATOR_LABEL, RESOURCE
 
@@ -31,7 +30,9 @@ _DEEDS = (
     ("", "pods/log", "get"),
     ("", "events", "list"),
 )
-_MAY_NOT = (401, 403)
+_DEPLOYMENT = Kind("apps", "v1", "deployments", "Deployment")
+_ENDPOINTS = Kind("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
+_QUOTA = Kind("", "v1", "resourcequotas", "ResourceQuota")
 
 
 def read(jobs: Client) -> Cluster:
@@ -43,29 +44,19 @@ def read(jobs: Client) -> Cluster:
     api_client, namespace = jobs.api_client, jobs.namespace
     with explained(api_client, namespace):
         version, skew_s = _version(api_client)
-        core: Any = client.CoreV1Api(api_client)
-        apps: Any = client.AppsV1Api(api_client)
-        nodes = _items(api_client, lambda: core.list_node(label_selector=ACCELERATOR_LABEL))
-        quotas = _items(api_client, lambda: core.list_namespaced_resource_quota(namespace))
-        slices: Any = client.DiscoveryV1Api(api_client)
+        nodes = _items(api_client, NODE.path(None), labelSelector=ACCELERATOR_LABEL)
         return Cluster(
             namespace=namespace,
             version=version,
             skew_s=skew_s,
             jobs_schema=_schema(api_client, f"{PLURAL}.{GROUP}"),
             jobset_schema=_schema(api_client, f"{JOB_SET.plural}.{JOB_SET.group}"),
-            operators=_items(
-                api_client,
-                lambda: apps.list_deployment_for_all_namespaces(label_selector=_OPERATOR),
-            ),
+            operators=_items(api_client, _DEPLOYMENT.path(None), labelSelector=_OPERATOR),
             nodes=None if nodes is None else [_node(node) for node in nodes],
             refused=_refused(api_client, namespace),
             queues=_queues(api_client, namespace),
-            quotas=quotas or [],
-            dns=_items(
-                api_client,
-                lambda: slices.list_namespaced_endpoint_slice("kube-system", label_selector=_DNS),
-            ),
+            quotas=_items(api_client, _QUOTA.path(namespace)) or [],
+            dns=_items(api_client, _ENDPOINTS.path("kube-system"), labelSelector=_DNS),
         )
 
 
@@ -77,16 +68,10 @@ def _version(api_client: Any) -> tuple[str, float]:
     return told.git_version, (dt.datetime.now(dt.UTC) - theirs).total_seconds()
 
 
-def _items(api_client: Any, ask: Callable[[], Any]) -> list[dict[str, Any]] | None:
+def _items(api_client: Any, path: str, **query: str) -> list[dict[str, Any]] | None:
     """Objects of a list as the API has them; None: they may not be read."""
-    try:
-        found = ask()
-    except ApiException as error:
-        if error.status in _MAY_NOT:
-            return None
-        raise
-    items: list[dict[str, Any]] = api_client.sanitize_for_serialization(found)["items"]
-    return items
+    found = get_object(api_client, path, **query)
+    return None if found is None else list(found["items"])
 
 
 def _schema(api_client: Any, name: str) -> dict[str, Any] | None:

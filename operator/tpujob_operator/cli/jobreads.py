@@ -84,9 +84,11 @@ def _flavor_names(cluster_queue: Mapping[str, Any]) -> Iterator[str]:
             yield flavor["name"]
 
 
-def get_object(api_client: Any, path: str) -> Mapping[str, Any] | None:
-    """An object as the API has it; empty: there is none; None: it may not be read."""
-    request = api_client.param_serialize("GET", path, auth_settings=["BearerToken"])
+def get_object(api_client: Any, path: str, **query: str) -> Mapping[str, Any] | None:
+    """An object or a list as the API has it; empty: there is none; None: it may not be read."""
+    request = api_client.param_serialize(
+        "GET", path, query_params=[*query.items()], auth_settings=["BearerToken"]
+    )
     response = api_client.call_api(*request, _request_timeout=REQUEST_TIMEOUT_S)
     response.read()
     try:
