@@ -59,7 +59,7 @@ _STOPPED = {"type": "Active", "status": "False", "reason": "X", "message": "it i
 
 def test_a_job_that_can_run() -> None:
     """All it needs is there: nothing but good news."""
-    around = Around(_job(queue="research", slices=1), _CHIPS, queue=_QUEUE)
+    around = Around(_job(queue="research", slices=1), queue=_QUEUE)
     found = list(examine_job(around, WELL))
     assert {check.level for check in found} == {Level.OK}
     assert {check.what for check in found} == {"its slices, v5e 2x4", "queue research"}
@@ -87,7 +87,7 @@ def test_a_job_that_can_run() -> None:
 def test_queues_are_followed(change: dict[str, Any], level: Level, words: str) -> None:
     """From LocalQueue to flavors, with who has to mend what."""
     queue = dataclasses.replace(_QUEUE, **change)
-    around = Around(_job(queue="research", slices=1), _CHIPS, queue=queue)
+    around = Around(_job(queue="research"), queue=queue)
     (check,) = (check for check in examine_job(around, WELL) if check.what == "queue research")
     assert check.level is level
     assert words in f"{check.found} {check.advice}"
@@ -98,7 +98,7 @@ def test_a_cohort_may_lend_chips() -> None:
     """What is above its own quota may be borrowed."""
     queue = _cluster_queue(8)
     queue["spec"]["cohortName"] = "everybody"
-    around = Around(_job(queue="q"), _CHIPS, queue=dataclasses.replace(_QUEUE, cluster=queue))
+    around = Around(_job(queue="q"), queue=dataclasses.replace(_QUEUE, cluster=queue))
     (check,) = (check for check in examine_job(around, WELL) if check.what == "queue q")
     assert check.level is Level.OK
 
@@ -106,7 +106,7 @@ def test_a_cohort_may_lend_chips() -> None:
 def test_missing_things_quotas_and_slices_are_told() -> None:
     """Each with its name."""
     gone, hidden = Need(CLAIM, "corpus"), Need(SECRET, "key")
-    around = Around(_job(), _CHIPS, needs=[gone, hidden], missing=[gone], unread=[hidden])
+    around = Around(_job(), needs=[gone, hidden], missing=[gone], unread=[hidden])
     cluster = dataclasses.replace(WELL, quotas=[_quota(8)])
     found = {check.what: check for check in examine_job(around, cluster)}
     assert found["PersistentVolumeClaim corpus"].level is Level.BAD
@@ -119,7 +119,7 @@ def test_missing_things_quotas_and_slices_are_told() -> None:
 def test_words_of_the_operator_are_passed_on() -> None:
     """A job that is stalled says why already."""
     told = set_condition((), ConditionType.STALLED, True, "Why", "do this", now_ms=0)
-    found = list(examine_job(Around(_job(), _CHIPS, conditions=told), WELL))
+    found = list(examine_job(Around(_job(), conditions=told), WELL))
     assert found[0] == Check(Level.BAD, "demo is Stalled", "Why", "do this")
 
 

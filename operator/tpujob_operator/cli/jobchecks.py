@@ -39,7 +39,6 @@ class Around:
 
     Attributes:
         job: as it is, or as it would be submitted.
-        chips: that its pods ask for.
         needs: what they name.
         missing: of these, what is not there.
         unread: of these, what may not be read.
@@ -48,12 +47,21 @@ class Around:
     """
 
     job: TPUTrainingJob
-    chips: int
     needs: Sequence[Need] = ()
     missing: Sequence[Need] = ()
     unread: Sequence[Need] = ()
     queue: Queue | None = None
     conditions: Sequence[Condition] = ()
+
+    @property
+    def slices(self) -> int:
+        """Slices that its pods need, spares among them."""
+        return self.job.spec.slices + self.job.spec.spares
+
+    @property
+    def chips(self) -> int:
+        """Chips that its pods ask for."""
+        return self.slices * self.job.shape.chips
 
 
 def examine_job(around: Around, cluster: Cluster) -> Iterator[Check]:
@@ -62,7 +70,7 @@ def examine_job(around: Around, cluster: Cluster) -> Iterator[Check]:
     yield from _needs(around, cluster.namespace)
     yield from _quotas(around, cluster.quotas)
     if cluster.nodes is not None:
-        yield _slices(around.job, cluster)
+        yield _slices(around, cluster)
     if around.queue:
         yield _queue(around, around.queue, cluster.namespace)
 
@@ -97,13 +105,12 @@ def _quotas(around: Around, quotas: Sequence[Object]) -> Iterator[Check]:
             yield Check(Level.BAD, f"quota {quota['metadata']['name']}", found, advice)
 
 
-def _slices(job: TPUTrainingJob, cluster: Cluster) -> Check:
-    spec, shape = job.spec, job.shape
+def _slices(around: Around, cluster: Cluster) -> Check:
+    spec, shape = around.job.spec, around.job.shape
     what = f"its slices, {spec.accelerator.value} {spec.topology}"
-    wanted = spec.slices + spec.spares
     whole = whole_slices(cluster.nodes or (), shape)
-    found = f"{whole} whole in the cluster, {wanted} wanted"
-    if whole >= wanted:
+    found = f"{whole} whole in the cluster, {around.slices} wanted"
+    if whole >= around.slices:
         return Check(Level.OK, what, found)
     advice = "it waits unless node pools are made for it (auto-provisioning, flex-start)"
     return Check(Level.WARNING, what, found, advice)

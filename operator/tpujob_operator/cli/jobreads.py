@@ -13,7 +13,7 @@ from tpujob_client.watching import REQUEST_TIMEOUT_S
 from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.api.status import Condition
 from tpujob_operator.cli.jobchecks import Around, Queue
-from tpujob_operator.cli.needs import chips_of, needs_of
+from tpujob_operator.cli.needs import needs_of
 from tpujob_operator.cli.render import rendered
 from tpujob_operator.core.kinds import WORKLOADS, Kind
 from tpujob_operator.core.manifests.options import ManifestOptions
@@ -42,7 +42,6 @@ def read_around(jobs: Client, job: TPUTrainingJob, told: Sequence[Condition] = (
         queue = _queue(jobs.api_client, namespace, job.spec.queue) if job.spec.queue else None
     return Around(
         job,
-        chips_of(objects),
         needs,
         missing=[need for need, item in found.items() if item is not None and not item],
         unread=[need for need, item in found.items() if item is None],

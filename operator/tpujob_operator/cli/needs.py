@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tpujob_operator.core.kinds import SECRET, Kind
-from tpujob_tpu.catalogue import RESOURCE
 
 SERVICE_ACCOUNT = Kind("", "v1", "serviceaccounts", "ServiceAccount")
 CONFIG_MAP = Kind("", "v1", "configmaps", "ConfigMap")
@@ -44,32 +43,11 @@ def needs_of(objects: Sequence[Object]) -> list[Need]:
     )
 
 
-def chips_of(objects: Sequence[Object]) -> int:
-    """Chips that all pods of the JobSets among these objects ask for."""
-    total = 0
-    for replicated in _replicated_jobs(objects):
-        job = replicated["template"]["spec"]
-        asked = (_chips(container) for container in job["template"]["spec"]["containers"])
-        total += replicated["replicas"] * job["parallelism"] * sum(asked)
-    return total
-
-
-def _chips(container: Object) -> int:
-    resources = container.get("resources") or {}
-    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-    return int(requests.get(RESOURCE, limits.get(RESOURCE, 0)))
-
-
-def _replicated_jobs(objects: Sequence[Object]) -> Iterator[Object]:
+def _pod_specs(objects: Sequence[Object]) -> Iterator[Object]:
     for item in objects:
         if item["kind"] == "JobSet":
-            yield from item["spec"]["replicatedJobs"]
-
-
-def _pod_specs(objects: Sequence[Object]) -> Iterator[Object]:
-    for replicated in _replicated_jobs(objects):
-        yield replicated["template"]["spec"]["template"]["spec"]
-    for item in objects:
+            for replicated in item["spec"]["replicatedJobs"]:
+                yield replicated["template"]["spec"]["template"]["spec"]
         if item["kind"] == "Job":
             yield item["spec"]["template"]["spec"]
 

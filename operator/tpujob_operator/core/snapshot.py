@@ -114,9 +114,8 @@ class Snapshot:
     #: TPU nodes of the job's pods and incidents, also those that are gone
     nodes: Mapping[str, NodeView] = dataclasses.field(default_factory=dict)
     told: Told = Told()
-    quota: Wait = dataclasses.field(
-        default_factory=Wait
-    )  # why Kueue has not admitted the attempt yet
+    #: why Kueue has not admitted the attempt yet
+    quota: Wait = dataclasses.field(default_factory=Wait)
     refusals: tuple[str, ...] = ()
     #: why the Job controller cannot make pods, by the Job's name
     unmade: Mapping[str, str] = dataclasses.field(default_factory=dict)

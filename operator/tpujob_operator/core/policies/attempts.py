@@ -29,8 +29,7 @@ def restart_failed_attempt(situation: Situation) -> Outcome:
         return NOTHING
     memory = situation.memory
     committed = situation.history.progress.committed_step
-    has_progress = committed > memory.committed_at_attempt
-    fruitless = 1 if has_progress else memory.attempts_without_commit + 1
+    fruitless = 1 if _has_progress(situation) else memory.attempts_without_commit + 1
     limit = situation.job.spec.recovery.budgets.no_progress
     if 0 <= limit < fruitless:
         return failed(
@@ -87,18 +86,24 @@ def ask_for_quota_anew(situation: Situation) -> Outcome:
     So ends the run time of nodes that were provisioned for one JobSet. An attempt that has
     committed nothing is left waiting: another one would fare no better.
     """
-    jobset, progress = situation.jobset, situation.history.progress
+    jobset = situation.jobset
     if jobset is None or jobset.is_deleting or situation.is_ending or situation.job.spec.suspend:
         return NOTHING
-    has_progress = progress.committed_step > situation.memory.committed_at_attempt
-    if not situation.snapshot.quota.is_refused or not has_progress:
+    if not situation.snapshot.quota.is_refused or not _has_progress(situation):
         return NOTHING
+    step = situation.history.progress.committed_step
     message = (
         f"Kueue gives attempt {situation.attempt} no quota any more; attempt "
-        f"{situation.attempt + 1} asks anew and resumes from step {progress.committed_step}."
+        f"{situation.attempt + 1} asks anew and resumes from step {step}."
     )
     note = Note(reasons.NEW_ATTEMPT, message)
     return leave_attempt(situation, jobset, "its quota was refused for good", note)
+
+
+def _has_progress(situation: Situation) -> bool:
+    """Whether the attempt has committed a checkpoint."""
+    committed = situation.history.progress.committed_step
+    return committed > situation.memory.committed_at_attempt
 
 
 def leave_attempt(situation: Situation, jobset: JobSetView, why: str, note: Note) -> Outcome:
