@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ from bench.installed import installed
 from demo.__main__ import load_manifest, with_own_checkpoints
 from demo.kube import Kube
 from demo.watch import Watch
+from localcluster.kubeapi import wait_for
 from tpujob_agent.protocol import EventKind, Phase
 
 _MANIFEST = Path(__file__).resolve().parent.parent / "examples" / "demo.yaml"
@@ -47,9 +46,9 @@ def _start(kube: Kube, manifest: dict[str, Any], run_id: str, is_ahead: bool) ->
     watch.start()
     try:
         if is_ahead:
-            _wait(lambda: _has_compiled(kube, f"{name}-programs"), "the programs")
+            wait_for("the programs", lambda: _has_compiled(kube, f"{name}-programs"), _LIMIT_S, 0.5)
         _open_hosts(kube, is_open=True)
-        _wait(lambda: watch.has_ended, "the end of the job")
+        wait_for("the end of the job", lambda: watch.has_ended, _LIMIT_S, 0.5)
     finally:
         watch.stop()
         _open_hosts(kube, is_open=True)
@@ -79,11 +78,3 @@ def _has_compiled(kube: Kube, job: str) -> bool:
     selector = f"batch.kubernetes.io/job-name={job}"
     pods = kube.core.list_namespaced_pod(kube.namespace, label_selector=selector).items
     return any(pod.status.phase == "Succeeded" for pod in pods)
-
-
-def _wait(is_so: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + _LIMIT_S
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise SystemExit(f"{what}: not within {_LIMIT_S:.0f} s")
-        time.sleep(0.5)

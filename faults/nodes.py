@@ -65,6 +65,13 @@ def cut_network(scene: Scene, place: Place) -> None:
     scene.cluster.fail_node(scene.pod(place).spec.node_name, network=True)
 
 
+def are_all_ready(scene: Scene) -> bool:
+    """Whether all nodes of the cluster are Ready."""
+    found = scene.kube.core.list_node().items
+    conditions = [one for node in found for one in node.status.conditions]
+    return all(one.status == "True" for one in conditions if one.type == "Ready")
+
+
 def heal_all(scene: Scene, _: Place) -> None:
     """Give all nodes power and network again."""
     for node in scene.cluster.spec.tpu_nodes:

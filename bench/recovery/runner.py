@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import subprocess
 import time
@@ -122,12 +123,8 @@ class Runner:
 
     def _heal(self) -> None:
         nodes.heal_all(self._scene, LEADER)
-        wait_for("all nodes to be ready", self._are_nodes_ready, _START_S, 0.5)
-
-    def _are_nodes_ready(self) -> bool:
-        found = self._kube.core.list_node().items
-        conditions = [one for node in found for one in node.status.conditions]
-        return all(one.status == "True" for one in conditions if one.type == "Ready")
+        are_ready = functools.partial(nodes.are_all_ready, self._scene)
+        wait_for("all nodes to be ready", are_ready, _START_S, 0.5)
 
     # ---- its pods
 

@@ -11,7 +11,7 @@ from typing import Any
 from tests.core.checks import end_preflights
 from tests.specs import TWO_SLICES
 from tpujob_agent.preflight import Verdict
-from tpujob_operator.api.base import rfc3339
+from tpujob_operator.api.base import parse_rfc3339, rfc3339
 from tpujob_operator.api.models import InvalidJobError, parse_job
 from tpujob_operator.core.decide import decide
 from tpujob_operator.core.history import History
@@ -34,8 +34,9 @@ from tpujob_operator.shell.executor import difference
 START_MS = 1_790_000_000_000
 OPTIONS = ManifestOptions("a key for tests only", "operator:1", "trainer:1")
 Object = dict[str, Any]
-#: Delays up to this one are back-offs, longer ones are the repair of what is not watched.
+#: Longer delays are no back-offs, but the repair of what is not watched.
 LONGEST_BACKOFF_S = 300
+_WRITTEN_LATER_MS = 1_000  # a Job's start: when its pods are there, in whole seconds
 
 
 def job_object(name: str = "j", **spec: Any) -> Object:
@@ -84,7 +85,6 @@ class World:
     notes: list[str] = dataclasses.field(default_factory=list)
     deleted: list[str] = dataclasses.field(default_factory=list)
     _uids: Iterable[int] = dataclasses.field(default_factory=itertools.count)
-    _resumed: dict[str, str] = dataclasses.field(default_factory=dict)  # when, by the Job's UID
 
     # ---- the operator
 
@@ -265,10 +265,8 @@ class World:
             return
         if not job.get("status"):
             self.now_ms += 1  # the model's clock stands still in a pass
-            self._resumed[uid] = rfc3339(self.now_ms)
-            # Written when the pods are there, and in whole seconds.
-            job["status"] = {"startTime": rfc3339(self.now_ms + 1_000)}
-        started = self._resumed[uid]
+            job["status"] = {"startTime": rfc3339(self.now_ms + _WRITTEN_LATER_MS)}
+        started = rfc3339(parse_rfc3339(job["status"]["startTime"]) - _WRITTEN_LATER_MS)
         lost = [s for s in self.tombstones if s.job_uid == uid and s.created >= started]
         if not pods and not lost:
             self.remake_pod(job["metadata"]["name"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from faults import catalogue, control_plane, diary, evidence, judgement, processes, storage
+from faults import catalogue, control_plane, diary, evidence, judgement, nodes, processes, storage
 from faults.answers import ANSWERS
 from faults.jobs import ROOT_FOLDER
 from faults.scene import LEADER, TRAINER, Place, Scene
@@ -109,16 +109,10 @@ def test_spare_takes_over_for_a_lost_node(jobs: Jobs, name: str) -> None:
     assert found == ("node", "R2", *place)
     assert status["budgets"]["infrastructure"]["used"] == 1
     assert status["budgets"]["process"]["used"] == 0
-    wait_until(lambda: _all_ready(jobs), "all nodes are ready again", START_S)
+    wait_until(lambda: nodes.are_all_ready(scene), "all nodes are ready again", START_S)
     spare = Place(1 - training, 0)
     assert diary.why_wrong(evidence.starts_and_saves(scene, spare)) == ""
     assert_adds_up(status)
-
-
-def _all_ready(jobs: Jobs) -> bool:
-    nodes = jobs.kube.core.list_node().items
-    conditions = [one for node in nodes for one in node.status.conditions]
-    return all(one.status == "True" for one in conditions if one.type == "Ready")
 
 
 def test_job_recovers_without_the_api_server(jobs: Jobs) -> None:
