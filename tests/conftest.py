@@ -18,6 +18,9 @@ from localcluster import host
 from localcluster.cluster import Cluster
 from localcluster.layout import Spec
 
+# Its assertion shows what differs, as those of test modules do.
+pytest.register_assert_rewrite("tests.golden")
+
 # Machines are shared: how long an example takes says nothing.
 settings.register_profile("shared-machine", deadline=None)
 settings.load_profile("shared-machine")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 import yaml
 from helm_python import Chart, HelmError, HelmValuesError, lint
 
+from tests.golden import assert_reviewed
 from tpujob_agent.protocol import METRICS_PATH
 from tpujob_operator.core.manifests import names
 from tpujob_operator.settings import Settings, variable_of
@@ -69,9 +69,7 @@ def test_golden(render: Render) -> None:
 def _compare(objects: list[dict[str, Any]], name: str) -> None:
     made = yaml.safe_dump_all(objects, sort_keys=False)
     path = GOLDEN / f"{name}.yaml"
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.write_text(made)
-    assert made == path.read_text()
+    assert_reviewed(path, made)
 
 
 @pytest.mark.parametrize("values", [{}, _SOME], ids=["default", "some"])

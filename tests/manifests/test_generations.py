@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.golden import assert_reviewed
 from tests.manifests.parts import Object, environment_of, jobset_of, pods_of
 from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.core.manifests.options import ManifestOptions
@@ -68,7 +68,4 @@ def test_golden(generation: Generation, example: MakeJob, options: ManifestOptio
         found[f"{name}: {slices} x {topology}"] = _made(job, options)
     made = yaml.safe_dump(found, sort_keys=False, width=100)
     path = GOLDEN / f"{generation.name}.yaml"
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(made)
-    assert made == path.read_text()
+    assert_reviewed(path, made)

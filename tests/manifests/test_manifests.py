@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from tests.golden import assert_reviewed
 from tests.manifests.parts import (
     CONTAINER,
     Object,
@@ -41,9 +41,7 @@ def test_golden(name: str, example: MakeJob, options: ManifestOptions) -> None:
     """The objects of the examples are those that were reviewed (UPDATE_GOLDEN=1 writes them)."""
     made = yaml.safe_dump_all(build(example(name), attempt=1, options=options), sort_keys=False)
     path = GOLDEN / f"{name}.yaml"
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.write_text(made)
-    assert made == path.read_text()
+    assert_reviewed(path, made)
 
 
 def test_snapshots_get_memory_that_outlives_the_process(

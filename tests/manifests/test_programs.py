@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from tests.golden import assert_reviewed
 from tests.manifests.parts import environment_of
 from tests.manifests.test_manifests import KUBERNETES
 from tpujob_operator.api.models import TPUTrainingJob
@@ -28,9 +28,7 @@ def test_golden(example: MakeJob, options: ManifestOptions) -> None:
     """The Job is the one that was reviewed (UPDATE_GOLDEN=1 writes it)."""
     made = programs.build(example("llama3-8b", preflight="Compile"), options)
     text = yaml.safe_dump(made, sort_keys=False)
-    if os.environ.get("UPDATE_GOLDEN"):
-        GOLDEN.write_text(text)
-    assert text == GOLDEN.read_text()
+    assert_reviewed(GOLDEN, text)
     kubernetes_validate.validate(yaml.safe_load(text), KUBERNETES, strict=True)
 
 

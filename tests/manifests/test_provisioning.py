@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.golden import assert_reviewed
 from tests.manifests.parts import CONTAINER, environment_of, worker_of
 from tpujob_agent.protocol import Env
 from tpujob_operator.api.models import InvalidJobError, TPUTrainingJob
@@ -37,9 +37,7 @@ def test_golden(example: MakeJob, options: ManifestOptions) -> None:
         keys = ("nodeSelector", "tolerations", "affinity", "terminationGracePeriodSeconds")
         found[name] = {key: pod[key] for key in keys if key in pod}
     made = yaml.safe_dump(found, sort_keys=False)
-    if os.environ.get("UPDATE_GOLDEN"):
-        GOLDEN.write_text(made)
-    assert made == GOLDEN.read_text()
+    assert_reviewed(GOLDEN, made)
 
 
 def test_grace_is_what_a_spot_node_gives(templated: MakeJob, options: ManifestOptions) -> None:
