@@ -56,7 +56,7 @@ def _regain_node(world: World) -> None:
 
 def _announce_node(world: World) -> None:
     notice = Notice("node", Cause.MAINTENANCE, 0, "it goes")
-    world.nodes["node"] = NodeView("node", "u", START_MS, notice=notice)
+    world.nodes["node"] = NodeView("node", "u", START_MS, is_ready=True, notice=notice)
 
 
 def _find_no_place(world: World) -> None:

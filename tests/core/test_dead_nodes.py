@@ -4,10 +4,13 @@ from typing import Any
 
 import pytest
 
-from tests.core.stories import settled
+from tests.core.histories import loss
+from tests.core.stories import settled, told, training
 from tests.core.world import START_MS, World
+from tpujob_agent.protocol import Cause
 from tpujob_operator.core.kinds import JOB_SET, POD
-from tpujob_operator.core.nodes import Pulse, take_pulse
+from tpujob_operator.core.nodes import NodeView, Pulse, take_pulse
+from tpujob_operator.core.policies.dead_nodes import next_look_s, nodes_in_doubt, suspicious
 
 NODE = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
 READY = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
@@ -24,14 +27,19 @@ def lease(renewed: str) -> dict[str, Any]:
     [
         ([(0, NODE, lease("a")), (9, NODE, lease("a"))], 1),
         ([(0, NODE, lease("a")), (9, NODE, lease("b"))], 10),  # the kubelet lives
-        ([(0, READY, lease("a")), (9, READY, lease("a"))], 0),
-        ([(0, NODE, lease("a")), (5, READY, lease("a")), (9, NODE, lease("a"))], 10),
+        ([(0, READY, lease("a")), (9, NODE, lease("a"))], 1),  # Kubernetes is slower to notice
+        ([(0, READY, lease("a")), (9, READY, lease("b"))], 10),
+        ([(0, NODE, lease("a")), (5, READY, lease("a")), (9, NODE, lease("a"))], 6),
         ([(0, NODE, None), (9, NODE, None)], 0),  # no lease: nothing tells
+        ([(0, NODE, lease("a")), (9, None, None)], 0),
         ([(0, {"status": {}}, lease("a"))], 1),  # it has never said that it is ready
     ],
-    ids=["silent", "renewed", "ready", "ready in between", "no lease", "no condition"],
-)
-def test_silence_is_one_lease_of_a_node_that_is_not_ready(
+    ids=[
+        "silent", "renewed", "not ready later", "ready", "ready in between", "no lease", "deleted",
+        "no condition",
+    ],
+)  # fmt: skip
+def test_silence_is_one_and_the_same_lease(
     looks: list[tuple[int, Any, Any]], silent_since_ms: int
 ) -> None:
     """It is counted from the first look by our clock; any sign of life begins it anew."""
@@ -43,11 +51,47 @@ def test_silence_is_one_lease_of_a_node_that_is_not_ready(
 
 
 def test_proofs_are_in_words() -> None:
-    """A deleted node is proof at once, silence only after the limit."""
+    """A deleted node is proof at once, silence only after the limit and if it is not Ready."""
     assert "no longer exists" in take_pulse(None, None, None, 1).proof_of_death(LIMIT_MS, 1)
     silent = Pulse(silent_since_ms=1)
     assert silent.proof_of_death(LIMIT_MS, LIMIT_MS) == ""
     assert "lease for 60 s" in silent.proof_of_death(LIMIT_MS, LIMIT_MS + 1)
+    ready = Pulse(silent_since_ms=1, is_ready=True)
+    assert ready.proof_of_death(LIMIT_MS, 10 * LIMIT_MS) == ""
+
+
+def node_view(name: str, *, is_ready: bool) -> NodeView:
+    """A node as it is known."""
+    return NodeView(name, f"uid-of-{name}", START_MS, is_ready=is_ready)
+
+
+@pytest.mark.parametrize(
+    ("cause", "node", "is_looked_at"),
+    [
+        (None, node_view("node", is_ready=True), False),
+        (None, node_view("node", is_ready=False), True),
+        (Cause.NODE, node_view("node", is_ready=True), True),  # long before it is not Ready
+        (Cause.PREEMPTION, None, True),
+        (Cause.PROCESS, node_view("node", is_ready=True), False),
+    ],
+    ids=["well", "not ready", "host lost", "host taken away", "trainer killed"],
+)
+def test_a_node_is_looked_at_before_its_pods_are_evicted(
+    cause: Cause | None, node: NodeView | None, is_looked_at: bool
+) -> None:
+    """A proof takes as long as Kubernetes' own patience: neither waits for the other."""
+    world = training()
+    if cause:
+        lost = loss(world.now_ms, world.now_ms, cause=cause.value, node="node")
+        world.readings.append(told(lost, epoch="f"))
+    if node:
+        world.nodes["node"] = node
+    world.step()
+    snapshot = world.snapshot()
+    names = suspicious(snapshot.nodes, snapshot.history.incidents)
+    looked_at = nodes_in_doubt(snapshot.pods, names, world.now_ms)
+    assert looked_at == ({"node"} if is_looked_at else set())
+    assert (next_look_s(snapshot.pods, names, world.now_ms) == 2) is is_looked_at
 
 
 def with_lost_node() -> World:

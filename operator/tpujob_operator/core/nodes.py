@@ -95,13 +95,15 @@ class Pulse:
 
     exists: bool = True
     lease: str = ""  # when its kubelet last renewed it, as the kubelet says
-    silent_since_ms: int = 0  # not Ready, with one and the same lease; 0: it lives, or may live
+    silent_since_ms: int = 0  # with one and the same lease since then; 0: it has none
+    is_ready: bool = False  # so Kubernetes says, some time after the last sign of life, too
 
     def proof_of_death(self, limit_ms: int, now_ms: int) -> str:
         """Why the node is gone for certain, in words; empty: it may come back."""
         if not self.exists:
             return "no longer exists"
-        if self.silent_since_ms and now_ms - self.silent_since_ms >= limit_ms:
+        is_silent = self.silent_since_ms and now_ms - self.silent_since_ms >= limit_ms
+        if is_silent and not self.is_ready:
             return (
                 f"is not Ready and has not renewed its lease for {limit_ms / 1000:g} s, nor before"
             )
@@ -123,11 +125,12 @@ def take_pulse(
     if node is None:
         return Pulse(exists=False)
     renewed = str(((lease or {}).get("spec") or {}).get("renewTime") or "")
-    if _is_ready(node) or not renewed:
-        return Pulse(lease=renewed)
-    if before and before.silent_since_ms and before.lease == renewed:
-        return before
-    return Pulse(lease=renewed, silent_since_ms=now_ms)
+    is_ready = _is_ready(node)
+    if not renewed:
+        return Pulse(is_ready=is_ready)
+    if before is None or before.lease != renewed or (is_ready and not before.is_ready):
+        return Pulse(lease=renewed, silent_since_ms=now_ms, is_ready=is_ready)
+    return dataclasses.replace(before, is_ready=is_ready)
 
 
 def _suspected_until_ms(node: Object) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from tpujob_operator.api.models import InvalidJobError, TPUTrainingJob, parse_job
 from tpujob_operator.core.decide import decide
+from tpujob_operator.core.incidents import Incidents
 from tpujob_operator.core.kinds import JOB, JOB_SET, POD
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.nodes import Pulse
@@ -115,8 +116,10 @@ class Reconciler:
         state = self._state(key, obj)
         at_ms = now_ms()
         has_jobset = await self._jobset_kind.is_served()
-        pulses = await self._pulses_for(self._leaving_pods(key), at_ms)
-        snapshot = self._snapshot(key, obj, state, pulses, has_jobset=has_jobset)
+        pods = self._pods(key)
+        suspicious = self._suspicious(pods, state.history.incidents)
+        pulses = await self._pulses_for(pods, suspicious, at_ms)
+        snapshot = self._snapshot(key, obj, state, pods, pulses, has_jobset=has_jobset)
         snapshot = await self._with_words(snapshot, at_ms)
         plan = decide(snapshot, at_ms)
         result = await self._executor.execute(snapshot, plan, at_ms)
@@ -189,22 +192,23 @@ class Reconciler:
 
     async def _clear_remains(self, key: JobKey) -> None:
         """Pods of a job that is gone stay on dead nodes like those of any other."""
-        at_ms, pods = now_ms(), self._leaving_pods(key)
-        pulses = await self._pulses_for(pods, at_ms)
+        at_ms, pods = now_ms(), self._pods(key)
+        suspicious = self._suspicious(pods, Incidents())
+        pulses = await self._pulses_for(pods, suspicious, at_ms)
         for deletion in dead_nodes.deletions_of_dead(pods, pulses, self._node_loss_ms, at_ms):
             await self._executor.act(deletion)
-        delay_s = dead_nodes.next_look_s(pods, at_ms)
+        delay_s = dead_nodes.next_look_s(pods, suspicious, at_ms)
         if delay_s is not None:
             self._queue.add_after(key, delay_s)
 
-    async def _pulses_for(self, pods: Iterable[PodView], at_ms: int) -> Mapping[str, Pulse]:
-        overdue = dead_nodes.overdue_pods(pods, at_ms)
-        return await self._pulses.take({pod.node for pod in overdue}, at_ms)
+    def _suspicious(self, pods: Iterable[PodView], incidents: Incidents) -> frozenset[str]:
+        nodes = self._nodes.find({pod.node for pod in pods})
+        return dead_nodes.suspicious(nodes, incidents)
 
-    def _leaving_pods(self, key: JobKey) -> tuple[PodView, ...]:
-        pods = self._cache.children(key, POD)
-        leaving = (pod for pod in pods if "deletionTimestamp" in pod["metadata"])
-        return views(PodView, leaving, self._cache.doomed)
+    async def _pulses_for(
+        self, pods: Iterable[PodView], suspicious: frozenset[str], at_ms: int
+    ) -> Mapping[str, Pulse]:
+        return await self._pulses.take(dead_nodes.nodes_in_doubt(pods, suspicious, at_ms), at_ms)
 
     def _pods(self, key: JobKey) -> tuple[PodView, ...]:
         return views(PodView, self._cache.children(key, POD), self._cache.doomed)
@@ -226,12 +230,12 @@ class Reconciler:
         key: JobKey,
         obj: Object,
         state: JobState,
+        pods: tuple[PodView, ...],
         pulses: Mapping[str, Pulse],
         *,
         has_jobset: bool,
     ) -> Snapshot:
         job, error = _parse(obj)
-        pods = self._pods(key)
         interval_ms = max(_STATUS_INTERVAL_MS, _STATUS_INTERVAL_PER_JOB_MS * len(self.states))
         doomed = self._cache.doomed
         return Snapshot(

@@ -10,10 +10,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 
+from tpujob_agent.protocol import TAKEN_AWAY, Cause
 from tpujob_operator.api import reasons
 from tpujob_operator.core import suspects
+from tpujob_operator.core.incidents import Incidents
 from tpujob_operator.core.memory import Memory
-from tpujob_operator.core.nodes import Pulse
+from tpujob_operator.core.nodes import NodeView, Pulse
 from tpujob_operator.core.plan import Delete, Note
 from tpujob_operator.core.situation import Outcome, Situation
 from tpujob_operator.core.views import PodView
@@ -22,11 +24,24 @@ from tpujob_operator.core.views import PodView
 _LOOK_S = 2.0
 #: Evicted because its node is not ready: nobody is there to end it within the grace period.
 _EVICTED = "DeletionByTaintManager"
+_ALIVE = ("Pending", "Running")
+#: Causes of losses after which the node may be gone.
+_LOST = TAKEN_AWAY | {Cause.NODE}
 
 
-def overdue_pods(pods: Iterable[PodView], now_ms: int) -> tuple[PodView, ...]:
-    """Pods that are being deleted and do not go: their nodes need to be looked at."""
-    return tuple(pod for pod in pods if pod.node and _is_overdue(pod, now_ms))
+def suspicious(nodes: Mapping[str, NodeView], incidents: Incidents) -> frozenset[str]:
+    """Nodes that may be gone: they are not Ready, or a host has just been lost on them.
+
+    They are looked at before their pods are evicted: a proof takes time, and so does Kubernetes.
+    """
+    unready = {name for name, node in nodes.items() if not node.is_ready}
+    lost = {incident.node for incident in incidents.open if incident.cause in _LOST}
+    return frozenset((unready | lost) - {""})
+
+
+def nodes_in_doubt(pods: Iterable[PodView], suspicious: Collection[str], now_ms: int) -> set[str]:
+    """Nodes to look at: those of the job that are suspicious, or that a pod does not leave."""
+    return {pod.node for pod in pods if _is_in_doubt(pod, suspicious, now_ms)}
 
 
 def clear_dead_pods(situation: Situation) -> Outcome:
@@ -42,7 +57,9 @@ def clear_dead_pods(situation: Situation) -> Outcome:
             Note(reasons.NODE_GONE, f"Pod {gone.ref.name}: {gone.why}.", "Warning")
             for gone in deletions
         ),
-        requeue_after_s=next_look_s(snapshot.pods, situation.now_ms),
+        requeue_after_s=next_look_s(
+            snapshot.pods, suspicious(snapshot.nodes, situation.history.incidents), situation.now_ms
+        ),
     )
 
 
@@ -52,7 +69,8 @@ def deletions_of_dead(
     """What is to be deleted by force, each with its proof."""
     return tuple(
         Delete(pod.ref, f"node {pod.node} {proof}, so it is removed by force", by_force=True)
-        for pod in overdue_pods(pods, now_ms)
+        for pod in pods
+        if _is_overdue(pod, now_ms)
         if (proof := _proof(pod, pulses.get(pod.node), limit_ms, now_ms))
     )
 
@@ -87,17 +105,31 @@ def _proof(pod: PodView, pulse: Pulse | None, limit_ms: int, now_ms: int) -> str
     return pulse.proof_of_death(limit_ms, now_ms)
 
 
-def next_look_s(pods: Iterable[PodView], now_ms: int) -> float | None:
+def next_look_s(pods: Iterable[PodView], suspicious: Collection[str], now_ms: int) -> float | None:
     """Seconds until some pod's node needs to be looked at (again); None: no pod is in doubt."""
-    waits = [
-        _LOOK_S if _is_overdue(pod, now_ms) else (pod.deletion_ends_ms - now_ms) / 1000
-        for pod in pods
-        if pod.node and pod.deletion_ends_ms and not pod.is_doomed
-    ]
-    return min(waits, default=None)
+    waits = (_wait_s(pod, suspicious, now_ms) for pod in pods)
+    return min((wait for wait in waits if wait is not None), default=None)
+
+
+def _wait_s(pod: PodView, suspicious: Collection[str], now_ms: int) -> float | None:
+    if _is_in_doubt(pod, suspicious, now_ms):
+        return _LOOK_S
+    if not _is_leaving(pod):
+        return None
+    return (pod.deletion_ends_ms - now_ms) / 1000
+
+
+def _is_in_doubt(pod: PodView, suspicious: Collection[str], now_ms: int) -> bool:
+    is_at_stake = pod.node in suspicious and pod.phase in _ALIVE
+    return is_at_stake or _is_overdue(pod, now_ms)
 
 
 def _is_overdue(pod: PodView, now_ms: int) -> bool:
-    if not pod.deletion_ends_ms or pod.is_doomed:
+    if not _is_leaving(pod):
         return False
     return now_ms >= pod.deletion_ends_ms or pod.disruption == _EVICTED
+
+
+def _is_leaving(pod: PodView) -> bool:
+    """Whether a kubelet has to say that the pod has ended."""
+    return bool(pod.node and pod.deletion_ends_ms and not pod.is_doomed)
