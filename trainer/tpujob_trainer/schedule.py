@@ -114,7 +114,7 @@ class SaveSchedule:
         pace_s = max((now - since) / max(1, step - since_step), 1e-6)
         asked = tpujob.save_request()
         is_asked = self._answered < asked.step <= step
-        interval_s, is_written = self._interval_s(), self._is_written()
+        interval_s, is_written = self._interval_s(), self._is_written(pace_s)
         # Pulses are whole steps apart: half a step early is in time.
         is_durable |= is_asked or now - self._durable_at >= interval_s - pace_s / 2
         is_local = is_written and now - self._local_at >= self._pause_s - pace_s / 2
@@ -142,17 +142,17 @@ class SaveSchedule:
         told_s = tpujob.save_interval_s() if self._config.interval == "auto" else None
         return self._config.interval_s if told_s is None else told_s
 
-    def _is_written(self) -> bool:
+    def _is_written(self, pace_s: float) -> bool:
         """Whether all processes have the last snapshot; what it took decides on the pause.
 
-        A crash costs what has been trained since the last one that was written: the next one
-        is begun so early that it is written in time.
+        A crash costs what has been trained since the last one that was written, and the step
+        that was being made: the next one is begun so early that it is written in time.
         """
         if not self._config.snapshot_s:
             return False
         last = self._last_snapshot()
         if last is not None:
-            in_time_s = max(self._config.snapshot_s - last.took_s, last.took_s)
+            in_time_s = max(self._config.snapshot_s - last.took_s - pace_s, last.took_s)
             self._pause_s = max(in_time_s, last.cost_s / COST_SHARE)
         return last is not None
 
