@@ -63,6 +63,8 @@ RUN cd /opt/tpujob/lib && python -m tpujob_agent.build /opt/tpujob/agent.pyz \
 FROM base AS trainer-code
 COPY trainer/tpujob /opt/tpujob/lib/tpujob
 COPY trainer/tpujob_agent /opt/tpujob/lib/tpujob_agent
+COPY trainer/tpujob_ahead /opt/tpujob/lib/tpujob_ahead
+COPY trainer/tpujob_checkpoint /opt/tpujob/lib/tpujob_checkpoint
 COPY trainer/tpujob_data /opt/tpujob/lib/tpujob_data
 COPY trainer/tpujob_tpu /opt/tpujob/lib/tpujob_tpu
 COPY trainer/tpujob_trainer /opt/tpujob/lib/tpujob_trainer

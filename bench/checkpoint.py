@@ -165,7 +165,8 @@ def _stock() -> None:
     import jax  # noqa: PLC0415 - as above
     from orbax.checkpoint import v1 as ocp  # noqa: PLC0415
 
-    from tpujob_trainer import distributed, topology  # noqa: PLC0415
+    from tpujob_checkpoint import distributed  # noqa: PLC0415
+    from tpujob_trainer import topology  # noqa: PLC0415
     from tpujob_trainer.__main__ import read_config  # noqa: PLC0415
     from tpujob_trainer.programs import Programs  # noqa: PLC0415
 
@@ -173,7 +174,7 @@ def _stock() -> None:
     distributed.join(distributed.world_from(os.environ))
     programs = Programs(config, topology.mesh_of(config, jax.devices(), 1), "")
     state = programs.init().call()
-    copy = programs.copy().call
+    copy = programs.of_state.copy()
     for number in range(1, _SAVES + 2):
         state = jax.block_until_ready(copy(state))
         started = time.perf_counter()
@@ -289,7 +290,6 @@ def run(options: argparse.Namespace) -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={options.devices}"
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    import tpujob_trainer.orbax_files  # noqa: PLC0415 - what the fork server preloads
     import tpujob_trainer.train  # noqa: F401, PLC0415
 
     threads = len(list(Path("/proc/self/task").iterdir()))

@@ -59,7 +59,8 @@ def _take_place() -> None:
 def _as_jax_ships() -> None:
     import jax  # noqa: PLC0415 - as above
 
-    from tpujob_trainer import distributed, train  # noqa: PLC0415
+    from tpujob_checkpoint import distributed  # noqa: PLC0415
+    from tpujob_trainer import train  # noqa: PLC0415
 
     def join(world: distributed.World) -> None:
         jax.distributed.initialize(world.coordinator, world.num_processes, world.process_id)

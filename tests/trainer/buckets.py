@@ -10,7 +10,7 @@ import tensorstore as ts
 from localcluster import binaries
 from tests.trainer.worlds import PATIENCE_S, free_port
 from tpujob_agent.runs import await_leader
-from tpujob_trainer import storage
+from tpujob_checkpoint import storage
 
 BUCKET = "bucket"
 

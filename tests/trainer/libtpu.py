@@ -14,7 +14,7 @@ from unittest import mock
 import jax
 import pytest
 
-from tpujob_trainer.ahead.target import Target, devices_of, target
+from tpujob_ahead.target import Target, devices_of, target
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,15 +15,15 @@ import pytest
 
 from tests.trainer.libtpu import slices, with_compiler
 from tpujob_agent.preflight import Answer, Verdict
+from tpujob_ahead.check import Fit, Memory
+from tpujob_ahead.report import advice, report
+from tpujob_ahead.roofline import Roofline
+from tpujob_ahead.search import changes, nearest_fit
+from tpujob_ahead.target import Target, target
+from tpujob_ahead.work import matmul_flops
 from tpujob_tpu.chips import GIB
 from tpujob_trainer import __main__ as program
 from tpujob_trainer import config as configs
-from tpujob_trainer.ahead.check import Fit, Memory
-from tpujob_trainer.ahead.report import advice, report
-from tpujob_trainer.ahead.roofline import Roofline
-from tpujob_trainer.ahead.search import changes, nearest_fit
-from tpujob_trainer.ahead.target import Target, target
-from tpujob_trainer.ahead.work import matmul_flops
 from tpujob_trainer.config import TrainerConfig
 from tpujob_trainer.sharding import ShardingError
 

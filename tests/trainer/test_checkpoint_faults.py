@@ -16,7 +16,7 @@ import pytest
 from tests.trainer.victims import Rig, small_files
 from tests.trainer.worlds import ROOT, Launcher, kill, small_config, wait_until
 from tpujob_agent.protocol import ExitCode
-from tpujob_trainer.checkpoint import CheckpointBadError, CheckpointUnusableError, judged
+from tpujob_checkpoint.checkpoint import CheckpointBadError, CheckpointUnusableError, judged
 
 # After a load that failed, Orbax leaves tasks of a closed event loop behind.
 pytestmark = pytest.mark.filterwarnings(

@@ -18,9 +18,9 @@ from tests.trainer.buckets import Service
 from tests.trainer.victims import Rig
 from tests.trainer.worlds import Launcher, small_config, wait_until
 from tpujob_agent.protocol import Env, ExitCode
-from tpujob_trainer import claims
-from tpujob_trainer.claims import Claim, Claims, SharedDirectoryError, SupersededError
-from tpujob_trainer.saving import Saver
+from tpujob_checkpoint import claims
+from tpujob_checkpoint.claims import Claim, Claims, SharedDirectoryError, SupersededError
+from tpujob_checkpoint.saving import Saver
 
 # After a save that failed, Orbax leaves tasks of a closed event loop behind.
 pytestmark = pytest.mark.filterwarnings(
@@ -97,7 +97,7 @@ def _old_world_is_refused(rig: Rig, listed: Callable[[], list[str]]) -> None:
 def _write_while(rig: Rig, saver: Saver, step: int, act: Callable[[], Any]) -> None:
     """Write a checkpoint, and do something after its start and before its end."""
     state = rig.state(step)
-    shares = jax.block_until_ready(rig.programs.shares().call(state))
+    shares = jax.block_until_ready(rig.programs.of_state.shares()(state))
 
     def take() -> Any:
         act()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpujob_trainer.ahead.collectives import Collective, by_axes, collectives, device_groups
+from tpujob_ahead.collectives import Collective, by_axes, collectives, device_groups
 
 HLO = """HloModule jit_step, num_partitions=8
 

@@ -14,9 +14,9 @@ import pytest
 from tests.trainer.libtpu import slices, with_compiler
 from tests.trainer.worlds import Launcher, small_config
 from tpujob_agent.protocol import Env
+from tpujob_ahead.check import Fit, check
+from tpujob_ahead.target import target
 from tpujob_trainer import config as configs
-from tpujob_trainer.ahead.check import Fit, check
-from tpujob_trainer.ahead.target import target
 from tpujob_trainer.programs import Programs
 from tpujob_trainer.topology import mesh_of
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from tpujob_checkpoint.digest import changed, linear_index, make_shares, total
 from tpujob_trainer import sharding, topology
-from tpujob_trainer.digest import changed, linear_index, make_shares, total
 
 SHAPE = (8, 6)
 SPECS = [

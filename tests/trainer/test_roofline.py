@@ -7,10 +7,10 @@ import math
 import pytest
 
 from tests.trainer.libtpu import slices
+from tpujob_ahead.collectives import Collective
+from tpujob_ahead.roofline import bandwidth, roofline
 from tpujob_tpu.chips import CHIPS
 from tpujob_trainer import topology
-from tpujob_trainer.ahead.collectives import Collective
-from tpujob_trainer.ahead.roofline import bandwidth, roofline
 from tpujob_trainer.sharding import AXES
 
 

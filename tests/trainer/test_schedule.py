@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tpujob
+from tpujob_checkpoint.distributed import World
+from tpujob_checkpoint.saving import slowest
+from tpujob_checkpoint.schedule import PACE_STEPS, Due, SaveSchedule, Written
+from tpujob_checkpoint.snapshots import KEEP
 from tpujob_trainer.config import CheckpointConfig
-from tpujob_trainer.distributed import World
-from tpujob_trainer.saving import slowest
-from tpujob_trainer.schedule import PACE_STEPS, Due, SaveSchedule, Written
-from tpujob_trainer.snapshots import KEEP
 
 
 def _due(interval: str, *, start: int, last: int) -> list[int]:

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.victims import small_files
-from tpujob_trainer import saving, sharding, snapshots
-from tpujob_trainer.snapshots import Bytes, SnapshotBadError, SnapshotStore
+from tpujob_checkpoint import programs, saving, snapshots
+from tpujob_checkpoint.snapshots import Bytes, SnapshotBadError, SnapshotStore
 
 DIGESTS = [[1, 2**32 - 1]]
 
@@ -173,4 +173,4 @@ def test_bytes_per_device_follow_the_sharding() -> None:
         jax.ShapeDtypeStruct((8, 3), jnp.float32, sharding=split),
         jax.ShapeDtypeStruct((5,), jnp.bfloat16, sharding=whole),
     ]
-    assert sharding.bytes_per_device(tree) == 8 * 3 * 4 // 4 + 5 * 2
+    assert programs.bytes_per_device(tree) == 8 * 3 * 4 // 4 + 5 * 2

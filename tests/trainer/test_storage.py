@@ -19,8 +19,8 @@ from tests.trainer.buckets import Service
 from tests.trainer.victims import Rig
 from tests.trainer.worlds import Launcher, kill, small_config, wait_until
 from tpujob_agent.protocol import ExitCode
-from tpujob_trainer import checkpoint, claims, storage
-from tpujob_trainer.checkpoint import CheckpointUnusableError
+from tpujob_checkpoint import checkpoint, claims, storage
+from tpujob_checkpoint.checkpoint import CheckpointUnusableError
 from tpujob_trainer.executables import Compiled, ExecutableCache
 from tpujob_trainer.fingerprint import Fingerprint
 

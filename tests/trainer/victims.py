@@ -22,15 +22,15 @@ from typing import Any
 import jax
 import numpy as np
 
-import tpujob_trainer.orbax_files  # noqa: F401 - as an agent's fork server does before it forks
+import tpujob_checkpoint.orbax_files  # noqa: F401 - as an agent's fork server does before it forks
 from tests.trainer.worlds import small_config
+from tpujob_checkpoint.distributed import World
+from tpujob_checkpoint.saving import Saver
+from tpujob_checkpoint.schedule import Due
 from tpujob_trainer import config as configs
 from tpujob_trainer import topology
 from tpujob_trainer.config import TrainerConfig
-from tpujob_trainer.distributed import World
 from tpujob_trainer.programs import Programs
-from tpujob_trainer.saving import Saver
-from tpujob_trainer.schedule import Due
 
 
 class Rig:
@@ -58,7 +58,13 @@ class Rig:
     def saver(self) -> Saver:
         """A saver as a fresh process has it."""
         self.checkpoints.mkdir(parents=True, exist_ok=True)
-        return Saver(self.config, World(), self.programs, str(self.snapshots))
+        return Saver(
+            self.config.checkpoint,
+            World(),
+            self.programs.of_state,
+            last=self.config.steps,
+            snapshot_dir=str(self.snapshots),
+        )
 
     def state(self, step: int) -> Any:
         """The state after ``step``: every element of every leaf says which one it is of."""
@@ -99,8 +105,10 @@ def _be_a_victim(directory: Path, report: int) -> None:
     saver = rig.saver()
     restored = saver.restore(None)
     is_good = restored.state is None or rig.is_state_of(restored.step, restored.state)
-    for program in (rig.programs.copy, rig.programs.shares):
-        program()  # compiled once and for all, or no victim would live to see a file
+    for program in ("copy", "shares"):
+        rig.programs.compile(
+            program
+        )  # compiled once and for all, or no victim would live to see a file
     os.write(report, json.dumps({"step": restored.step, "isGood": is_good}).encode())
     os.close(report)
     step = restored.step

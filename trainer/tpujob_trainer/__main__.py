@@ -12,11 +12,12 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from tpujob_agent.protocol import Env, ExitCode
+from tpujob_ahead import commands
+from tpujob_checkpoint.settings import given_by
 from tpujob_trainer import config as configs
-from tpujob_trainer.ahead import commands
 from tpujob_trainer.config import TrainerConfig
 from tpujob_trainer.fields import ConfigError
 from tpujob_trainer.source import decoded
@@ -73,52 +74,34 @@ def read_config(where: str, env: Mapping[str, str]) -> TrainerConfig:
         ConfigError: it is missing, no JSON, or has faults.
     """
     raw = decoded(where, env)
-    return configs.load(raw, overrides={"checkpoint": _checkpoint_overrides(env)})
-
-
-def _checkpoint_overrides(env: Mapping[str, str]) -> dict[str, Any]:
-    keys = {
-        "directory": Env.CHECKPOINT_DIR,
-        "interval": Env.CHECKPOINT_INTERVAL,
-        "keep": Env.CHECKPOINT_KEEP,
-    }
-    found: dict[str, Any] = {key: env[name] for key, name in keys.items() if env.get(name)}
-    if str(found.get("keep", "")).isdecimal():
-        found["keep"] = int(found["keep"])
-    return found
+    return configs.load(raw, overrides={"checkpoint": given_by(env)})
 
 
 def _train(config: TrainerConfig) -> int:
     # JAX comes after the configuration: a typo is answered at once.
     with _without_collections():
+        from tpujob_checkpoint import distributed, ending  # noqa: PLC0415
         from tpujob_data import DataError  # noqa: PLC0415
-        from tpujob_trainer import checkpoint, claims, distributed, sharding, train  # noqa: PLC0415
+        from tpujob_trainer import sharding, train  # noqa: PLC0415
 
     try:
         world = distributed.world_from(os.environ)
     except ValueError as error:
         print(f"tpujob-trainer: {error}", file=sys.stderr)
         return USER_ERROR
-    codes: dict[type[Exception], int] = {
-        sharding.ShardingError: USER_ERROR,
-        DataError: USER_ERROR,
-        checkpoint.CheckpointUnusableError: USER_ERROR,
-        claims.SharedDirectoryError: USER_ERROR,
-        train.DivergedError: USER_ERROR,
-        checkpoint.CheckpointBadError: ExitCode.CHECKPOINT_BAD,
-        claims.SupersededError: ExitCode.SUPERSEDED,
-    }
     try:
         return train.train(config, world)
-    except tuple(codes) as error:
+    except (sharding.ShardingError, DataError, train.DivergedError) as error:
         print(f"tpujob-trainer: {error}", file=sys.stderr)
-        return codes[type(error)]
-    except Exception as error:  # noqa: BLE001 - the exit code is our last word, whatever happened
-        if distributed.is_peer_loss(world, error):
-            print(f"tpujob-trainer: a peer is lost: {str(error)[:500]}", file=sys.stderr)
-            return ExitCode.PEER_LOST
-        traceback.print_exc()
         return USER_ERROR
+    except Exception as error:  # noqa: BLE001 - the exit code is our last word, whatever happened
+        code = ending.exit_code(world, error)
+        if code is None:
+            traceback.print_exc()
+            return USER_ERROR
+        lost = "a peer is lost: " if code == ExitCode.PEER_LOST else ""
+        print(f"tpujob-trainer: {lost}{str(error)[:500] if lost else error}", file=sys.stderr)
+        return code
 
 
 @contextlib.contextmanager

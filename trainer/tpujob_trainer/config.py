@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from typing import Any
 
 from tpujob_agent.preflight import programs_of
+from tpujob_checkpoint.settings import Settings, is_interval
 from tpujob_trainer.fields import ConfigError, Problems, build, setting, to_json
 from tpujob_trainer.presets import PRESET_NAMES, PRESETS, ModelConfig
 
-#: Seconds between saves when nobody says otherwise (``auto``).
-AUTO_INTERVAL_S = 60.0
 REST = -1  # a mesh axis that takes the devices the others leave
 
 
@@ -51,7 +49,7 @@ class OptimizerConfig:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class CheckpointConfig:
+class CheckpointConfig(Settings):
     """Where checkpoints go, how often, and how many stay."""
 
     directory: str = setting("")
@@ -66,20 +64,6 @@ class CheckpointConfig:
         if not self.keep_programs or not self.directory:
             return ""
         return programs_of(self.directory)
-
-    @property
-    def interval_steps(self) -> int | None:
-        """Steps between saves, or None when the interval is given in time."""
-        kind, _, value = self.interval.partition(":")
-        return int(value) if kind == "steps" else None
-
-    @property
-    def interval_s(self) -> float:
-        """Seconds between saves; infinite when the interval is given in steps."""
-        kind, _, value = self.interval.partition(":")
-        if kind == "steps":
-            return math.inf
-        return AUTO_INTERVAL_S if kind == "auto" else float(value)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -253,24 +237,13 @@ def _check_mesh(mesh: MeshConfig, problems: Problems) -> None:
 
 
 def _check_interval(interval: str, problems: Problems) -> None:
-    kind, _, value = interval.partition(":")
-    if interval == "auto":
+    if is_interval(interval):
         return
-    if kind == "steps" and value.isdecimal() and int(value) >= 1:
-        return
-    if kind == "seconds" and _positive_number(value):
-        return
+    kind = interval.partition(":")[0]
     nearest = {"steps": "steps:50", "step": "steps:50"}.get(kind, "seconds:60")
     problems.add(
         "checkpoint.interval", f"{interval!r} is none of steps:N, seconds:S and auto", nearest
     )
-
-
-def _positive_number(text: str) -> bool:
-    try:
-        return 0.0 < float(text) < math.inf
-    except ValueError:
-        return False
 
 
 def _check_directories(config: TrainerConfig, problems: Problems) -> None:

@@ -23,7 +23,7 @@ import jax
 from etils import epath
 from jax.experimental import serialize_executable
 
-from tpujob_trainer import storage
+from tpujob_checkpoint import storage
 from tpujob_trainer.fingerprint import Fingerprint
 
 #: What lies beside checkpoints for longer is of a program that has changed, or soon made anew.

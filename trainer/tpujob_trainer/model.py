@@ -20,8 +20,8 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 
+from tpujob_checkpoint.digest import linear_index, mix32
 from tpujob_trainer import attention, loss, sharding
-from tpujob_trainer.digest import linear_index, mix32
 from tpujob_trainer.presets import ModelConfig
 
 Params = dict[str, Any]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
-from tpujob_trainer import digest, sharding, step
+from tpujob_checkpoint.programs import Programs as StatePrograms
+from tpujob_checkpoint.programs import copying, digesting, sharing
+from tpujob_trainer import fields, sharding, step
 from tpujob_trainer.config import TrainerConfig
 from tpujob_trainer.executables import Compiled, ExecutableCache
 from tpujob_trainer.fingerprint import Fingerprint
@@ -70,17 +72,17 @@ class Programs:
         steps = [self._name_of(length) for length in self._config.lengths]
         return ["init", *steps, "copy", "shares", "digest"]
 
-    def copy(self) -> Compiled:
-        """``(state) -> state`` in memory of its own, on the devices."""
-        return self.compile("copy")
-
-    def shares(self) -> Compiled:
-        """``(state) -> uint32 per device and leaf``; without a collective."""
-        return self.compile("shares")
-
-    def digest(self) -> Compiled:
-        """``(shares) -> uint32 per leaf``."""
-        return self.compile("digest")
+    @property
+    def of_state(self) -> StatePrograms:
+        """What saving and restoring need of them."""
+        data = json.dumps(fields.to_json(self._config.data), sort_keys=True)
+        return StatePrograms(
+            self.state,
+            f"{self.key} {data}",
+            copy=lambda: self.compile("copy").call,
+            shares=lambda: self.compile("shares").call,
+            digest=lambda: self.compile("digest").call,
+        )
 
     def compile(self, name: str) -> Compiled:
         """The program of that name, one of ``names``."""
@@ -107,23 +109,17 @@ class Programs:
             return jitted.trace(*program.arguments)
 
     def _program(self, name: str) -> _Program:
-        state, mesh = self.state, self._mesh
+        state = self.state
         match name:
             case "init":
                 return _Program(lambda: step.init_state(self._config), (), _shardings(state))
             case "copy":
-                return _Program(_copy, (state,), _shardings(state))
+                return _Program(*copying(state))
             case "shares":
-                shares = digest.make_shares(state, mesh)
-                return _Program(shares, (state,), self._shares().sharding)
+                return _Program(*sharing(state))
             case "digest":
-                return _Program(digest.total, (self._shares(),), sharding.named(mesh))
+                return _Program(*digesting(state))
         return self._step(int(name.partition("-")[2] or self._config.sequence_length))
-
-    def _shares(self) -> jax.ShapeDtypeStruct:
-        shape = (self._mesh.size, len(jax.tree.leaves(self.state)))
-        by_device = NamedSharding(self._mesh, PartitionSpec(self._mesh.axis_names))
-        return jax.ShapeDtypeStruct(shape, jnp.uint32, sharding=by_device)
 
     def _step(self, length: int) -> _Program:
         config = self._config.at_length(length)
@@ -134,10 +130,6 @@ class Programs:
 
         out = (_shardings(self.state), sharding.named(self._mesh))
         return _Program(train_step, (self.state, self.rows_of(length)), out, donate=(0,))
-
-
-def _copy(state: step.State) -> Any:
-    return jax.tree.map(jnp.copy, state)
 
 
 def _shardings(abstract: Any) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
@@ -93,12 +92,6 @@ def copies(split: PartitionSpec, mesh: Mesh | AbstractMesh) -> int:
     parts = [part if isinstance(part, tuple) else (part,) for part in split if part]
     split_over = math.prod(mesh.shape[axis] for part in parts for axis in part)
     return int(mesh.size // split_over)
-
-
-def bytes_per_device(abstract: Any) -> int:
-    """Bytes of a tree's shards on one device."""
-    leaves = jax.tree.leaves(abstract)
-    return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in leaves)
 
 
 def axis_sizes(config: MeshConfig, *, devices: int, slices: int) -> dict[str, int]:

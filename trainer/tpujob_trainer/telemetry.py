@@ -9,13 +9,7 @@ import time
 
 import tpujob
 from tpujob_agent.protocol import Phase
-from tpujob_trainer.distributed import World
-
-
-def say(world: World, text: str) -> None:
-    """A line for people, from the leader only."""
-    if world.is_leader:
-        print(text, flush=True)
+from tpujob_checkpoint.distributed import World, say
 
 
 def event(world: World, name: str, **values: object) -> None:

@@ -14,21 +14,22 @@ from jax.sharding import Mesh
 
 import tpujob
 from tpujob_agent.protocol import Env, ExitCode, Phase
+from tpujob_checkpoint import checkpoint, distributed
+from tpujob_checkpoint.distributed import World, say
+from tpujob_checkpoint.saving import Restored, Saver
+from tpujob_checkpoint.schedule import SaveSchedule, noticing_sigterm
 from tpujob_data import DataError
 from tpujob_data.manifest import Manifest
-from tpujob_trainer import checkpoint, distributed, flops, telemetry, topology
+from tpujob_trainer import flops, telemetry, topology
 from tpujob_trainer.config import TrainerConfig
-from tpujob_trainer.distributed import World
 from tpujob_trainer.executables import Compiled
 from tpujob_trainer.loader import Batches, Feed, Prefetcher, prepare
 from tpujob_trainer.probe import Probe, stride
 from tpujob_trainer.profiler import Profiler
 from tpujob_trainer.programs import Programs
 from tpujob_trainer.recompiles import RecompileWatch
-from tpujob_trainer.saving import Restored, Saver
-from tpujob_trainer.schedule import SaveSchedule, noticing_sigterm
 from tpujob_trainer.step import Metrics, State
-from tpujob_trainer.telemetry import PhaseClock, StepReport, say
+from tpujob_trainer.telemetry import PhaseClock, StepReport
 
 
 class DivergedError(RuntimeError):
@@ -71,7 +72,13 @@ def train(config: TrainerConfig, world: World) -> ExitCode:
     own = os.environ.get(Env.CACHE_DIR, "")
     programs = Programs(config, mesh, own, config.checkpoint.programs)
     clock.enter(Phase.RESTORE)
-    saver = Saver(config, world, programs, os.environ.get(Env.SNAPSHOT_DIR, ""))
+    saver = Saver(
+        config.checkpoint,
+        world,
+        programs.of_state,
+        last=config.steps,
+        snapshot_dir=os.environ.get(Env.SNAPSHOT_DIR, ""),
+    )
     restored = saver.restore(tpujob.step_ceiling())
     tpujob.restored(restored.step)
     run = Run(config, world, mesh, programs, saver, clock, recompiles)

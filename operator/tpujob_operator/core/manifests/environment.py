@@ -16,7 +16,7 @@ from tpujob_operator.core.manifests import names, pods, secret, service
 #: Modules that are worth importing once per pod; the agent goes on without those that are missing.
 _PRELOAD = ("jax", "flax", "optax", "orbax.checkpoint")
 #: Its training loop brings JAX and Optax; Orbax it would import at its first save or restore.
-_PRELOAD_BUNDLED = ("jax", "tpujob_trainer.train", "tpujob_trainer.orbax_files")
+_PRELOAD_BUNDLED = ("jax", "tpujob_trainer.train", "tpujob_checkpoint.orbax_files")
 _MEGASCALE_PORT = 8080
 #: Of libtpu's own connections among the hosts of a slice.
 _TPU_PROCESS_PORT = 8476

@@ -68,6 +68,12 @@ def world_from(env: Mapping[str, str]) -> World:
     )
 
 
+def say(world: World, text: str) -> None:
+    """A line for people, from the leader only."""
+    if world.is_leader:
+        print(text, flush=True)
+
+
 def _number(env: Mapping[str, str], name: str, default: int) -> int:
     text = env.get(name, "")
     if text and not text.isdecimal():

@@ -14,14 +14,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from tpujob_trainer import digest, fields, snapshots
-from tpujob_trainer.checkpoint import leaf_names
-from tpujob_trainer.config import TrainerConfig
-from tpujob_trainer.distributed import World, agree
-from tpujob_trainer.programs import Programs
-from tpujob_trainer.snapshots import Bytes, SnapshotBadError, SnapshotStore
-from tpujob_trainer.step import State
-from tpujob_trainer.telemetry import say
+from tpujob_checkpoint import checkpoint, digest, snapshots
+from tpujob_checkpoint.distributed import World, agree, say
+from tpujob_checkpoint.programs import Programs, State
+from tpujob_checkpoint.settings import Settings
+from tpujob_checkpoint.snapshots import Bytes, SnapshotBadError, SnapshotStore
 
 
 class MemoryTier:
@@ -29,7 +26,7 @@ class MemoryTier:
 
     def __init__(
         self,
-        config: TrainerConfig,
+        settings: Settings,
         world: World,
         programs: Programs,
         shares: Future[Callable[[State], jax.Array]],
@@ -39,8 +36,8 @@ class MemoryTier:
         self._layout = _Layout(programs.state)
         self._directory = Path(directory)
         self._store: SnapshotStore | None = None
-        if directory and config.checkpoint.snapshot_s:
-            self._open(_fingerprint(config, world, programs))
+        if directory and settings.snapshot_s:
+            self._open(_fingerprint(settings, world, programs))
 
     @property
     def is_on(self) -> bool:
@@ -114,7 +111,7 @@ class MemoryTier:
 
     def _fault_of_digest(self, state: State, expected: list[list[int]]) -> str:
         found = _rows(self._shares.result()(state))
-        names = leaf_names(self._programs.state)
+        names = checkpoint.leaf_names(self._programs.state)
         bad = [digest.changed(names, e, f) for e, f in zip(expected, found, strict=True)]
         changed = sorted(set().union(*bad))
         return f"digest differs in {len(changed)} arrays: {changed[0]} …" if changed else ""
@@ -146,14 +143,13 @@ def _rows(shares: jax.Array) -> list[list[int]]:
     return [np.asarray(shard.data)[0].tolist() for shard in mine]
 
 
-def _fingerprint(config: TrainerConfig, world: World, programs: Programs) -> str:
-    """Equal for starts that may load each other's shards: programs, world, data, directory."""
-    plain = fields.to_json(config)
+def _fingerprint(settings: Settings, world: World, programs: Programs) -> str:
+    """Equal for starts that may load each other's shards: programs, world, directory."""
     leaves = jax.tree.leaves(programs.state)
     parts = [
         programs.key,
-        plain["data"],
-        config.checkpoint.directory,
+        checkpoint.fingerprint(programs.state),
+        settings.directory,
         [str(leaf.sharding) for leaf in leaves],
         [device.id for device in leaves[0].sharding.mesh.devices.flat],
         [world.process_id, world.num_processes],

@@ -16,8 +16,8 @@ from orbax.checkpoint._src.path import atomicity, atomicity_types, gcs_utils
 from orbax.checkpoint._src.serialization import tensorstore_utils
 from orbax.checkpoint.experimental.v1._src.saving import execution
 
-from tpujob_trainer import storage
-from tpujob_trainer.checkpoint import STATE
+from tpujob_checkpoint import storage
+from tpujob_checkpoint.checkpoint import STATE
 
 #: By checkpoint under way: raises if it must not be committed.
 _guards: dict[str, Callable[[], None]] = {}

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from etils import epath
 
 from tpujob_agent.protocol import Env
-from tpujob_trainer import storage
+from tpujob_checkpoint import storage
 
 FILE = "world.json"
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from tpujob_ahead.collectives import Collective
 from tpujob_tpu.chips import Chip
-from tpujob_trainer.ahead.collectives import Collective
 from tpujob_trainer.topology import Devices, places, wrapping
 
 

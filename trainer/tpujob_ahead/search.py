@@ -6,9 +6,9 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 
+from tpujob_ahead.check import Fit
+from tpujob_ahead.target import Target, target
 from tpujob_tpu.catalogue import chips_of
-from tpujob_trainer.ahead.check import Fit
-from tpujob_trainer.ahead.target import Target, target
 from tpujob_trainer.config import REST, TrainerConfig
 from tpujob_trainer.sharding import RULES, ShardingError
 

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from tpujob_agent.preflight import Answer, Verdict
-from tpujob_tpu.catalogue import UnknownSliceError
-from tpujob_trainer import config as configs
-from tpujob_trainer.ahead.target import (
+from tpujob_ahead.target import (
     NoCompilerError,
     Target,
     devices_of,
     require_compiler,
     target,
 )
+from tpujob_tpu.catalogue import UnknownSliceError
+from tpujob_trainer import config as configs
 from tpujob_trainer.config import TrainerConfig
 from tpujob_trainer.fields import ConfigError
 from tpujob_trainer.presets import PRESET_NAMES
@@ -152,7 +152,7 @@ def _assign(raw: dict[str, Any], assignment: str, problems: list[str]) -> None:
 def _check(wanted: Target, config: TrainerConfig, options: argparse.Namespace) -> int:
     import jax  # noqa: PLC0415 - arguments are checked before JAX starts
 
-    from tpujob_trainer.ahead import check, report, search  # noqa: PLC0415
+    from tpujob_ahead import check, report, search  # noqa: PLC0415
     from tpujob_trainer.sharding import ShardingError  # noqa: PLC0415
 
     jax.config.update("jax_platforms", "cpu")  # nothing runs: a TPU here is not to be opened
@@ -195,7 +195,8 @@ def _compile(wanted: Target | None, config: TrainerConfig, out: str) -> int:
     """Compile all programs of a run into a directory: for slices, or as one of this world."""
     import jax  # noqa: PLC0415 - arguments are checked before JAX starts
 
-    from tpujob_trainer import distributed, topology  # noqa: PLC0415
+    from tpujob_checkpoint import distributed  # noqa: PLC0415
+    from tpujob_trainer import topology  # noqa: PLC0415
     from tpujob_trainer.programs import Programs  # noqa: PLC0415
     from tpujob_trainer.sharding import ShardingError  # noqa: PLC0415
 

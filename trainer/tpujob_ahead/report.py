@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from tpujob_ahead.check import Fit
+from tpujob_ahead.roofline import Roofline
+from tpujob_ahead.search import Change
 from tpujob_tpu.chips import GIB
-from tpujob_trainer.ahead.check import Fit
-from tpujob_trainer.ahead.roofline import Roofline
-from tpujob_trainer.ahead.search import Change
 
 _MIB = 2**20
 

@@ -18,15 +18,12 @@ from typing import Any, TypeVar
 import jax
 
 import tpujob
-from tpujob_trainer import sharding
-from tpujob_trainer.checkpoint import Checkpoints, orbax
-from tpujob_trainer.config import TrainerConfig
-from tpujob_trainer.distributed import Bulletin, World, told_by_leader
-from tpujob_trainer.memory import MemoryTier
-from tpujob_trainer.programs import Programs
-from tpujob_trainer.schedule import Due, Written
-from tpujob_trainer.step import State
-from tpujob_trainer.telemetry import say
+from tpujob_checkpoint.checkpoint import Checkpoints, orbax
+from tpujob_checkpoint.distributed import Bulletin, World, say, told_by_leader
+from tpujob_checkpoint.memory import MemoryTier
+from tpujob_checkpoint.programs import Programs, State, bytes_per_device
+from tpujob_checkpoint.schedule import Due, Written
+from tpujob_checkpoint.settings import Settings
 
 T = TypeVar("T")
 
@@ -64,23 +61,38 @@ class Saver:
     """Saves and restores the state of one process. All processes make every call alike."""
 
     def __init__(
-        self, config: TrainerConfig, world: World, programs: Programs, snapshot_dir: str
+        self,
+        settings: Settings,
+        world: World,
+        programs: Programs,
+        *,
+        last: int,
+        snapshot_dir: str = "",
     ) -> None:
-        self._world, self._programs, self._last = world, programs, config.steps
+        """Begin; nothing is read before ``restore``.
+
+        Args:
+            settings: where and how often.
+            world: all processes that take part.
+            programs: of the state.
+            last: the step with which the run ends.
+            snapshot_dir: memory that outlives the process; empty: no snapshots.
+        """
+        self._world, self._programs, self._last = world, programs, last
         self._checkpoints = Checkpoints(
-            config.checkpoint.directory,
-            keep=config.checkpoint.keep,
+            settings.directory,
+            keep=settings.keep,
             world=world,
             abstract=programs.state,
             digest=lambda state: self._digest.result()(self._shares.result()(state)),
         )
         # Loaded in a thread: a start does not wait for what the first save needs.
         self._thread = ThreadPoolExecutor(1, "digest")
-        self._copy = self._thread.submit(lambda: programs.copy().call)
-        self._shares = self._thread.submit(lambda: programs.shares().call)
+        self._copy = self._thread.submit(programs.copy)
+        self._shares = self._thread.submit(programs.shares)
         # Not needed before a restart, which then has nothing to compile.
-        self._digest = self._thread.submit(lambda: programs.digest().call)
-        self._memory = MemoryTier(config, world, programs, self._shares, snapshot_dir)
+        self._digest = self._thread.submit(programs.digest)
+        self._memory = MemoryTier(settings, world, programs, self._shares, snapshot_dir)
         self._has_room: bool | None = None
         self._newest: Callable[[], jax.Array | None] = lambda: None  # a copy on the devices
         self._writers = ThreadPoolExecutor(2, "writer")  # one for each tier
@@ -129,7 +141,7 @@ class Saver:
 
         Args:
             step: the step just dispatched.
-            state: what it returns; finite always, for ``train_step`` drops an update that is not.
+            state: what it returns; of finite numbers always.
             due: which tiers to write.
 
         Raises:
@@ -137,7 +149,7 @@ class Saver:
         """
         if jax.default_backend() == "cpu":
             # A dispatch waits there for the running step: training time, and no cost of a save.
-            jax.block_until_ready(state["step"])
+            jax.block_until_ready(jax.tree.leaves(state)[0])
         started = time.perf_counter()
         local = due.local and self._memory.is_on
         is_durable = due.durable and not self._is_left_out(step, due)
@@ -178,7 +190,7 @@ class Saver:
     def _snapshot(self, state: State) -> tuple[State, Future[jax.Array]]:
         if self._has_room is None:
             stats = jax.local_devices()[0].memory_stats()
-            self._has_room = has_room(stats, sharding.bytes_per_device(self._programs.state))
+            self._has_room = has_room(stats, bytes_per_device(self._programs.state))
         if self._has_room and self._newest() is None:
             copied = self._copy.result()(state)
             self._newest = weakref.ref(jax.tree.leaves(copied)[0])

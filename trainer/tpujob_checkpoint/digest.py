@@ -14,6 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
+_UNSIGNED = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
+_BITS = {8, 16, 32, 64}
+
 
 def mix32(x: jax.Array) -> jax.Array:
     """The finalizer of MurmurHash3: a bijection of uint32 that spreads every bit."""
@@ -94,8 +97,24 @@ def _position(axes: tuple[str, ...], mesh: Mesh) -> jax.Array:
     return position
 
 
+def has_digest(dtype: Any) -> bool:
+    """Whether arrays of this type have one: truth values, and numbers of 1, 2, 4 or 8 bytes."""
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jnp.iinfo(dtype).bits in _BITS
+    if jnp.issubdtype(dtype, jnp.floating):
+        return jnp.finfo(dtype).bits in _BITS
+    return bool(dtype in (jnp.bool_, jnp.complex64))
+
+
 def _bits(block: jax.Array) -> jax.Array:
-    unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[block.dtype.itemsize]
+    if block.dtype == jnp.bool_:
+        return block.astype(jnp.uint32)
+    if jnp.issubdtype(block.dtype, jnp.complexfloating):
+        return _bits(block.real) ^ mix32(_bits(block.imag))
+    if block.dtype.itemsize == 8:
+        halves = jax.lax.bitcast_convert_type(block, jnp.uint32)
+        return halves[..., 0] ^ mix32(halves[..., 1])
+    unsigned = _UNSIGNED[block.dtype.itemsize]
     return jax.lax.bitcast_convert_type(block, unsigned).astype(jnp.uint32)
 
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import jax
 
-from tpujob_trainer import flops, sharding, topology
-from tpujob_trainer.ahead import collectives
-from tpujob_trainer.ahead.roofline import Roofline, roofline
-from tpujob_trainer.ahead.target import Target, devices_of
-from tpujob_trainer.ahead.work import matmul_flops
+from tpujob_ahead import collectives
+from tpujob_ahead.roofline import Roofline, roofline
+from tpujob_ahead.target import Target, devices_of
+from tpujob_ahead.work import matmul_flops
+from tpujob_checkpoint.programs import bytes_per_device
+from tpujob_trainer import flops, topology
 from tpujob_trainer.config import TrainerConfig
 from tpujob_trainer.programs import Programs
 
@@ -130,6 +131,6 @@ def _too_much(error: jax.errors.JaxRuntimeError, programs: Programs) -> Memory:
     said = _TOO_MUCH.search(str(error))
     if not said:
         raise error
-    arguments = sharding.bytes_per_device((programs.state, programs.rows))
+    arguments = bytes_per_device((programs.state, programs.rows))
     total = int(float(said[1]) * _UNITS[said[2]])
     return Memory(arguments, max(0, total - arguments), 0, 0)

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import tpujob
-from tpujob_trainer.config import CheckpointConfig
-from tpujob_trainer.distributed import Bulletin, World
+from tpujob_checkpoint.distributed import Bulletin, World
+from tpujob_checkpoint.settings import Settings
 
 #: Steps after which the pace of training is known well enough.
 PACE_STEPS = 3
@@ -62,7 +62,7 @@ class SaveSchedule:
 
     def __init__(
         self,
-        config: CheckpointConfig,
+        settings: Settings,
         world: World,
         *,
         start: int,
@@ -73,26 +73,26 @@ class SaveSchedule:
         """Begin to count.
 
         Args:
-            config: the intervals.
+            settings: the intervals.
             world: who has to agree.
             start: the step from which training goes on.
             last: the step with which it ends; always saved.
             last_snapshot: in memory, the slowest process's; None: it is being written.
             wants_to_leave: whether this process has been asked to go.
         """
-        self._config, self._last, self._world = config, last, world
+        self._settings, self._last, self._world = settings, last, world
         self._last_snapshot, self._wants_to_leave = last_snapshot, wants_to_leave
         self._bulletin = Bulletin(world, "pulse")
         self._last_pulse = (start, time.monotonic())
         self._next_pulse = start + PACE_STEPS
         self._durable_at = self._local_at = math.inf  # clocks start at the first pulse
-        self._pause_s = config.snapshot_s or math.inf  # between snapshots
+        self._pause_s = settings.snapshot_s or math.inf  # between snapshots
         self._answered = 0
         self._has_told = False
 
     def due(self, step: int) -> Due:
         """What to do after ``step``; called once for every step, in order."""
-        every = self._config.interval_steps
+        every = self._settings.interval_steps
         is_durable = step == self._last or bool(every and step % every == 0)
         asks = self._wants_to_leave()
         if asks and not self._has_told:
@@ -125,7 +125,7 @@ class SaveSchedule:
             self._local_at = now
         local_s = self._local_at + self._pause_s - now
         if not is_written:  # asked again then
-            local_s = max(local_s, self._config.snapshot_s / 4)
+            local_s = max(local_s, self._settings.snapshot_s / 4)
         until_s = min(PULSE_S, local_s, self._durable_at + interval_s - now)
         following = step + max(1, math.floor(until_s / pace_s + 1e-6))
         if step < asked.step:
@@ -139,8 +139,8 @@ class SaveSchedule:
         }
 
     def _interval_s(self) -> float:
-        told_s = tpujob.save_interval_s() if self._config.interval == "auto" else None
-        return self._config.interval_s if told_s is None else told_s
+        told_s = tpujob.save_interval_s() if self._settings.interval == "auto" else None
+        return self._settings.interval_s if told_s is None else told_s
 
     def _is_written(self, pace_s: float) -> bool:
         """Whether all processes have the last snapshot; what it took decides on the pause.
@@ -148,11 +148,11 @@ class SaveSchedule:
         A crash costs what has been trained since the last one that was written, and the step
         that was being made: the next one is begun so early that it is written in time.
         """
-        if not self._config.snapshot_s:
+        if not self._settings.snapshot_s:
             return False
         last = self._last_snapshot()
         if last is not None:
-            in_time_s = max(self._config.snapshot_s - last.took_s - pace_s, last.took_s)
+            in_time_s = max(self._settings.snapshot_s - last.took_s - pace_s, last.took_s)
             self._pause_s = max(in_time_s, last.cost_s / COST_SHARE)
         return last is not None
 

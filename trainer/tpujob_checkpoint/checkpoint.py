@@ -19,12 +19,13 @@ from typing import Any
 import jax
 import numpy as np
 from etils import epath
+from jax.sharding import NamedSharding, PartitionSpec
 
-from tpujob_trainer import digest as digests
-from tpujob_trainer import storage
-from tpujob_trainer.claims import Claims
-from tpujob_trainer.distributed import World, agree, told_by_leader
-from tpujob_trainer.telemetry import say
+from tpujob_checkpoint import digest as digests
+from tpujob_checkpoint import storage
+from tpujob_checkpoint.claims import Claims
+from tpujob_checkpoint.distributed import World, agree, say, told_by_leader
+from tpujob_checkpoint.programs import mesh_of
 
 DIGEST = "digest"
 STATE = "state"
@@ -48,7 +49,7 @@ class Listing:
 
 def orbax() -> ModuleType:
     """What reads and writes, imported at the first call."""
-    from tpujob_trainer import orbax_files  # noqa: PLC0415 - half a second that not every start needs
+    from tpujob_checkpoint import orbax_files  # noqa: PLC0415 - half a second that not every start needs
 
     return orbax_files
 
@@ -197,8 +198,7 @@ class Checkpoints:
             return None, f"not readable ({_brief(error)})"
 
     def _abstract_digest(self, rows: int) -> jax.ShapeDtypeStruct:
-        mesh = jax.tree.leaves(self._abstract)[0].sharding.mesh
-        replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+        replicated = NamedSharding(mesh_of(self._abstract), PartitionSpec())
         return jax.ShapeDtypeStruct((rows, len(self._names)), "uint32", sharding=replicated)
 
     def _fault_of_digest(self, loaded: dict[str, Any]) -> str:

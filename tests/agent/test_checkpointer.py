@@ -1,0 +1,109 @@
+"""Checkpoints of a training loop that is not ours: the example of docs/checkpoints.md."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.agent.rig import ROOT, Rig, rig
+from tests.waiting import wait_until
+from tpujob_agent.protocol import Env, EventKind, ExitCode
+
+EXAMPLE = ROOT / "examples" / "own_checkpoints.py"
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """What the operator gives a pod, besides the agent's own."""
+    return {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "PYTHONPATH": str(ROOT / "trainer"),
+        Env.PRELOAD: "jax,tpujob_checkpoint.checkpointer,tpujob_checkpoint.orbax_files",
+        Env.CHECKPOINT_DIR: str(folder / "checkpoints"),
+        Env.CHECKPOINT_INTERVAL: "steps:1000000",
+    }
+
+
+def start(job: Rig) -> None:
+    """Both hosts, each with memory of its own."""
+    job.start_coordinator()
+    for host in range(2):
+        memory = {Env.SNAPSHOT_DIR: str(job.folder / f"memory-{host}")}
+        command = [sys.executable, str(EXAMPLE), "1000000"]
+        job.start_agent(0, host, command, env=environment(job.folder) | memory)
+
+
+def losses(job: Rig) -> dict[int, set[str]]:
+    """By step, what the leader printed for it; one and the same, however often."""
+    found: dict[int, set[str]] = {}
+    for step, loss in re.findall(r"^step (\d+) loss (\S+)$", job.agents[0, 0].text, re.MULTILINE):
+        found.setdefault(int(step), set()).add(loss)
+    return found
+
+
+def snapshots(job: Rig) -> set[str]:
+    """Steps that both hosts hold in memory."""
+    held = [{p.stem for p in job.folder.glob(f"memory-{h}/*.snapshot")} for h in range(2)]
+    return set.intersection(*held)
+
+
+def last_event(job: Rig, kind: EventKind) -> dict[str, Any]:
+    """Data of the newest event."""
+    data: dict[str, Any] = job.events(kind)[-1]["data"]
+    return data
+
+
+def test_a_killed_leader_goes_on_from_memory_and_a_host_that_leaves_saves(tmp_path: Path) -> None:
+    """No step's loss differs from what it was before the kill."""
+    with rig(tmp_path, slices=1, hosts=2) as job:
+        start(job)
+        wait_until(lambda: len(snapshots(job)) == 2, "two snapshots on both hosts")
+        os.kill(job.trainer_pid(0, 0), signal.SIGKILL)
+        job.wait_event(EventKind.PROGRESS, generation=2, count=2)
+        resumed = last_event(job, EventKind.RESTORED)["step"]
+        assert resumed > 0
+        assert f"restored step {resumed} from memory" in job.agents[0, 0].text
+        assert not [step for step, found in losses(job).items() if len(found) > 1]
+
+        job.agents[0, 1].kill(signal.SIGTERM)
+        assert job.agents[0, 1].wait() == 128 + signal.SIGTERM
+        wait_until(lambda: "asked to leave: saved step" in job.agents[0, 0].text, "the save")
+        [saved] = re.findall(r"asked to leave: saved step (\d+)", job.agents[0, 0].text)
+        assert (tmp_path / "checkpoints" / saved / "_CHECKPOINT_METADATA").exists()
+
+
+def test_a_directory_that_cannot_be_used_ends_the_program_in_words(tmp_path: Path) -> None:
+    """At once, with the exit code of a user's error."""
+    (tmp_path / "checkpoints").write_text("a file")
+    with rig(tmp_path, slices=1, hosts=1) as job:
+        job.start([sys.executable, str(EXAMPLE), "10"], env=environment(tmp_path))
+        loss = job.wait_event(EventKind.LOSS)["data"]
+        assert (loss["cause"], loss["exitCode"]) == ("userError", 1)
+        assert "is not writable by user id" in loss["message"]
+
+
+def test_without_the_operator_it_saves_and_resumes(tmp_path: Path) -> None:
+    """No agent, no coordinator, no memory: a directory is enough; a bad checkpoint ends it."""
+
+    def run(steps: int) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, **environment(tmp_path), Env.CHECKPOINT_INTERVAL: "steps:4"}
+        command = [sys.executable, str(EXAMPLE), str(steps)]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+    first = run(8)
+    assert first.returncode == 0, first.stderr
+    second = run(10)
+    assert "restored step 8 from" in second.stdout
+    assert re.findall(r"^step (\d+)", second.stdout, re.MULTILINE) == ["9", "10"]
+    for step in (tmp_path / "checkpoints").iterdir():
+        for file in step.rglob("*") if step.name.isdecimal() else ():
+            if file.is_file() and file.stat().st_size:
+                file.write_bytes(bytes(b ^ 1 for b in file.read_bytes()))
+    bad = run(12)
+    assert bad.returncode == ExitCode.CHECKPOINT_BAD
+    assert "is readable" in bad.stderr

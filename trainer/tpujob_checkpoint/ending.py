@@ -1,0 +1,24 @@
+"""How a program ends that cannot go on: an exit code that the agent understands."""
+
+from __future__ import annotations
+
+from tpujob_agent.protocol import ExitCode
+from tpujob_checkpoint.checkpoint import CheckpointBadError, CheckpointUnusableError
+from tpujob_checkpoint.claims import SharedDirectoryError, SupersededError
+from tpujob_checkpoint.distributed import World, is_peer_loss
+
+#: The user's configuration, data or directory is at fault: the message alone helps.
+USER_ERROR = 1
+_CODES: dict[type[BaseException], int] = {
+    CheckpointUnusableError: USER_ERROR,
+    SharedDirectoryError: USER_ERROR,
+    CheckpointBadError: ExitCode.CHECKPOINT_BAD,
+    SupersededError: ExitCode.SUPERSEDED,
+}
+
+
+def exit_code(world: World, error: BaseException) -> int | None:
+    """What to end with after this error; None: it says nothing about checkpoints or peers."""
+    if type(error) in _CODES:
+        return _CODES[type(error)]
+    return ExitCode.PEER_LOST if is_peer_loss(world, error) else None
