@@ -20,7 +20,8 @@ from tpujob_checkpoint.settings import Settings, is_interval
 def on_mesh(value: Any, split: PartitionSpec | None = None) -> jax.Array:
     """An array on this machine's devices."""
     mesh = Mesh(np.array(jax.devices()), ("x",))
-    return jax.device_put(value, NamedSharding(mesh, split or PartitionSpec()))
+    array: jax.Array = jax.device_put(value, NamedSharding(mesh, split or PartitionSpec()))
+    return array
 
 
 TYPES = [jnp.bool_, jnp.int8, jnp.bfloat16, jnp.float32, jnp.uint32, jnp.complex64]
@@ -42,7 +43,7 @@ def test_digests_of_all_types_see_one_element(dtype: Any) -> None:
 
 def test_long_numbers_have_digests_of_both_halves() -> None:
     """Eight bytes, where JAX is told to have such numbers at all."""
-    with jax.enable_x64(True):  # type: ignore[no-untyped-call] # ships no types
+    with jax.enable_x64(True):
         found = set()
         for value in (0, 1, 1 << 40):
             leaf = on_mesh(np.array([value, 7], np.int64))

@@ -100,9 +100,9 @@ def _position(axes: tuple[str, ...], mesh: Mesh) -> jax.Array:
 def has_digest(dtype: Any) -> bool:
     """Whether arrays of this type have one: truth values, and numbers of 1, 2, 4 or 8 bytes."""
     if jnp.issubdtype(dtype, jnp.integer):
-        return jnp.iinfo(dtype).bits in _BITS
+        return jnp.iinfo(dtype).bits in _BITS  # type: ignore[no-untyped-call] # ships no types
     if jnp.issubdtype(dtype, jnp.floating):
-        return jnp.finfo(dtype).bits in _BITS
+        return jnp.finfo(dtype).bits in _BITS  # type: ignore[no-untyped-call] # as above
     return bool(dtype in (jnp.bool_, jnp.complex64))
 
 
