@@ -28,7 +28,7 @@ def installed(
     """
     archives = preparation.prepare(say)
     images = [archive.path for archive in archives.values()]
-    spec = Spec(name=name, nodes=4, **shape)
+    spec = Spec(name=name, **shape)
     values = {} if node_loss_s is None else {"nodeLossSeconds": node_loss_s}
     with Cluster.up(spec, images=images, tied=True, progress=say) as cluster:
         target = clusters.target(cluster.kubeconfig, archives, cluster.down)

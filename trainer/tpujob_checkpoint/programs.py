@@ -60,7 +60,7 @@ class Programs:
 def copying(abstract: State) -> Traceable:
     """``(state) -> state`` in memory of its own."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    return (lambda state: jax.tree.map(jnp.copy, state)), (abstract,), shardings
+    return _copy, (abstract,), shardings
 
 
 def sharing(abstract: State) -> Traceable:
@@ -116,6 +116,10 @@ def _shares(abstract: State, mesh: Mesh) -> jax.ShapeDtypeStruct:
     shape = (mesh.size, len(jax.tree.leaves(abstract)))
     by_device = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     return jax.ShapeDtypeStruct(shape, jnp.uint32, sharding=by_device)
+
+
+def _copy(state: State) -> State:
+    return jax.tree.map(jnp.copy, state)
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
