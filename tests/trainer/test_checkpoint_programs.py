@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,6 +27,7 @@ def on_mesh(value: Any, split: PartitionSpec | None = None) -> jax.Array:
     return array
 
 
+ROOT = Path(__file__).resolve().parents[2]
 TYPES = [jnp.bool_, jnp.int8, jnp.bfloat16, jnp.float32, jnp.uint32, jnp.complex64]
 
 
@@ -94,11 +98,10 @@ def test_settings_that_cannot_be_meant_are_refused(settings: Settings, words: st
         Checkpointer(settings, [on_mesh(np.zeros(3))], last=1)
 
 
-def test_the_job_says_where_and_how_often() -> None:
+def test_the_job_says_where_and_how_often(tmp_path: Path) -> None:
     """By the agent's environment, as for the bundled trainer; without a directory it says so."""
-    with tempfile.TemporaryDirectory() as folder:
-        env = {"TPUJOB_CHECKPOINT_DIR": folder, "TPUJOB_CHECKPOINT_KEEP": "5"}
-        assert Settings.from_env(env) == Settings(folder, "auto", 5)
+    env = {"TPUJOB_CHECKPOINT_DIR": str(tmp_path), "TPUJOB_CHECKPOINT_KEEP": "5"}
+    assert Settings.from_env(env) == Settings(str(tmp_path), "auto", 5)
     with pytest.raises(ValueError, match=r"give the job checkpoint\.directory"):
         Settings.from_env({})
 
@@ -120,3 +123,34 @@ def test_the_job_says_where_and_how_often() -> None:
 def test_intervals(text: str, expected: bool) -> None:
     """A number of steps, of seconds, or what the coordinator tells."""
     assert is_interval(text) is expected
+
+
+_DIES = """
+import sys
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from tpujob_checkpoint.checkpointer import Checkpointer
+from tpujob_checkpoint.distributed import World
+from tpujob_checkpoint.settings import Settings
+
+state = jax.device_put(np.zeros(3), NamedSharding(Mesh(jax.devices(), "x"), PartitionSpec()))
+try:
+    with Checkpointer(Settings(sys.argv[1]), [state], last=9) as checkpointer:
+        checkpointer._world = World(0, int(sys.argv[2]))
+        raise KeyError("a fault of the loop's")
+except KeyError:
+    print("caught")
+"""
+
+
+@pytest.mark.parametrize(("processes", "code", "is_caught"), [(1, 0, True), (2, 1, False)])
+def test_an_error_among_several_processes_ends_this_one_at_once(
+    tmp_path: Path, processes: int, code: int, is_caught: bool
+) -> None:
+    """It must not wait for peers, and says what it was; alone it is an error like any other."""
+    command = [sys.executable, "-c", _DIES, str(tmp_path), str(processes)]
+    env = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT / "trainer")}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert ("caught" in done.stdout) is is_caught
+    assert ("a fault of the loop's" in done.stderr) is not is_caught

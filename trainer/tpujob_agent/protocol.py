@@ -75,6 +75,11 @@ Sample = list[float]
 SAMPLE_VALUES = 6
 
 
+#: How our own programs end when their configuration, data or directory is at fault: the message
+#: alone helps. To the agent it is a program's own code, like any other.
+USER_ERROR = 1
+
+
 class ExitCode(enum.IntEnum):
     """Exit codes of a trainer that the agent gives a meaning; others are the program's own."""
 

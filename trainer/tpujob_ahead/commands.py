@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tpujob_agent.preflight import Answer, Verdict
+from tpujob_agent.protocol import USER_ERROR
 from tpujob_ahead.target import (
     NoCompilerError,
     Target,
@@ -28,7 +29,6 @@ from tpujob_trainer.fields import ConfigError
 from tpujob_trainer.presets import PRESET_NAMES
 from tpujob_trainer.source import decoded
 
-USER_ERROR = 1
 DOES_NOT_FIT = 3
 #: Seconds between lines that say it is still compiling.
 _PROGRESS_S = 15.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -12,7 +13,7 @@ from typing import Self
 import jax
 
 import tpujob
-from tpujob_agent.protocol import Env, ExitCode, Phase
+from tpujob_agent.protocol import USER_ERROR, Env, ExitCode, Phase
 from tpujob_checkpoint import distributed
 from tpujob_checkpoint.checkpoint import require_writable
 from tpujob_checkpoint.distributed import World, say
@@ -37,7 +38,8 @@ class Checkpointer:
                 checkpointer.after(step, state)
 
     As a context it ends the process where an error is one that the agent understands: a lost
-    peer (exit code 17), no good checkpoint (65), a newer world on the directory (75).
+    peer (exit code 17), no good checkpoint (65), a newer world on the directory (75). Where there
+    are several processes, any other error ends this one at once too, with its trace and 1.
     """
 
     def __init__(self, settings: Settings, like: State, *, last: int, key: str = "") -> None:
@@ -133,17 +135,20 @@ class Checkpointer:
             if error is None or isinstance(error, SystemExit):
                 self.close()
         except Exception as late:
-            self._end_if_known(late)
+            self._end_if_it_must(late)
             raise
-        if error is not None:
-            self._end_if_known(error)
+        if isinstance(error, Exception):
+            self._end_if_it_must(error)
 
-    def _end_if_known(self, error: BaseException) -> None:
+    def _end_if_it_must(self, error: Exception) -> None:
+        """End the process, unless Python can: its exit, and JAX's, wait for peers that are gone."""
         code = exit_code(self._world, error)
-        if code is None:
+        if code is None and self._world.num_processes == 1:
             return
-        print(f"{type(error).__name__}: {str(error)[:500]}", file=sys.stderr)
+        if code is None:
+            traceback.print_exception(error)
+        else:
+            print(f"{type(error).__name__}: {str(error)[:500]}", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
-        # JAX's own exit waits in a barrier, for peers that may be gone.
-        os._exit(code)
+        os._exit(USER_ERROR if code is None else code)

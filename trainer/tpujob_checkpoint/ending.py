@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from tpujob_agent.protocol import ExitCode
+from tpujob_agent.protocol import USER_ERROR, ExitCode
 from tpujob_checkpoint.checkpoint import CheckpointBadError, CheckpointUnusableError
 from tpujob_checkpoint.claims import SharedDirectoryError, SupersededError
 from tpujob_checkpoint.distributed import World, is_peer_loss
 
-#: The user's configuration, data or directory is at fault: the message alone helps.
-USER_ERROR = 1
 _CODES: dict[type[BaseException], int] = {
     CheckpointUnusableError: USER_ERROR,
     SharedDirectoryError: USER_ERROR,

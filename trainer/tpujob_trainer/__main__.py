@@ -14,16 +14,13 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn
 
-from tpujob_agent.protocol import Env, ExitCode
+from tpujob_agent.protocol import USER_ERROR, Env, ExitCode
 from tpujob_ahead import commands
 from tpujob_checkpoint.settings import given_by
 from tpujob_trainer import config as configs
 from tpujob_trainer.config import TrainerConfig
 from tpujob_trainer.fields import ConfigError
 from tpujob_trainer.source import decoded
-
-#: The user's configuration, data or directory is at fault: the message alone helps.
-USER_ERROR = 1
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
