@@ -13,7 +13,7 @@ import jax
 import jaxlib.version
 from jax.sharding import Mesh
 
-from tpujob_checkpoint import digest
+from tpujob_checkpoint import digest, programs
 from tpujob_trainer import fields
 from tpujob_trainer.config import TrainerConfig
 
@@ -86,5 +86,6 @@ def _cpu_features() -> str:
 
 def _sources() -> str:
     """The code that is compiled: an executable of last week's model would run without complaint."""
-    files = [*sorted(Path(__file__).parent.glob("*.py")), Path(digest.__file__)]
+    of_states = (Path(digest.__file__), Path(programs.__file__))
+    files = [*sorted(Path(__file__).parent.glob("*.py")), *of_states]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
