@@ -6,7 +6,6 @@ import json
 import os
 import uuid
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -50,7 +49,7 @@ def two_hosts() -> Iterator[Jobs]:
         yield made
 
 
-def job_of(jobs: Jobs) -> dict[str, Any]:
+def train(jobs: Jobs) -> None:
     """A world of one host, whose checkpoints all hosts reach."""
     target = jobs.target
     template = jobs.template("sh", "-c", _PROGRAM, image=target.trainer_image)
@@ -59,14 +58,14 @@ def job_of(jobs: Jobs) -> dict[str, Any]:
     container["env"] += [config, {"name": "JAX_PLATFORMS", "value": "cpu"}]
     directory = f"{ROOT_FOLDER}/{jobs.namespace}/checkpoints"
     checkpoint = {"directory": directory, "interval": {"policy": "Seconds", "seconds": 3}}
-    return jobs.create("j", template, topology="2x2", checkpoint=checkpoint)
+    jobs.create("j", template, topology="2x2", checkpoint=checkpoint)
 
 
 def test_a_world_that_was_cut_off_commits_nothing_beside_its_replacement(two_hosts: Jobs) -> None:
     """Its next save finds the newer world, and it ends with 75; the job goes on from its last."""
     jobs = two_hosts
     assert jobs.cluster is not None
-    job_of(jobs)
+    train(jobs)
     before = jobs.wait_status("j", lambda s: s.get("checkpoint", {}).get("step", 0) > 0, "a save")
     [folder] = jobs.cluster.shared_dir.glob(f"**/{jobs.namespace}")
     exits = folder / "exits"

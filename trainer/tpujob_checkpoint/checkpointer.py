@@ -143,12 +143,13 @@ class Checkpointer:
     def _end_if_it_must(self, error: Exception) -> None:
         """End the process, unless Python can: its exit, and JAX's, wait for peers that are gone."""
         code = exit_code(self._world, error)
-        if code is None and self._world.num_processes == 1:
-            return
-        if code is None:
+        if code is not None:
+            print(f"{type(error).__name__}: {str(error)[:500]}", file=sys.stderr)
+        elif self._world.num_processes > 1:
+            code = USER_ERROR
             traceback.print_exception(error)
         else:
-            print(f"{type(error).__name__}: {str(error)[:500]}", file=sys.stderr)
+            return
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(USER_ERROR if code is None else code)
+        os._exit(code)

@@ -1,4 +1,4 @@
-"""Looks at nodes on which a pod does not go: their object, and the lease of their kubelet."""
+"""Looks at nodes that may be gone: their object, and the lease of their kubelet."""
 
 from __future__ import annotations
 
