@@ -26,9 +26,7 @@ _commit = atomicity.on_commit_callback
 
 async def _commit_guarded(made: Any, **options: Any) -> None:
     """Orbax's last act of a save, on one process: a file's rename or a mark in a bucket."""
-    guard = _guards.get(os.fspath(made.get_final()))
-    if guard:  # what a program saves with Orbax by itself has none
-        guard()
+    _guards[os.fspath(made.get_final())]()
     await _commit(made, **options)
 
 
