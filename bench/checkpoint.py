@@ -290,6 +290,7 @@ def run(options: argparse.Namespace) -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={options.devices}"
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    import tpujob_checkpoint.orbax_files  # noqa: F401, PLC0415 - what the fork server preloads
     import tpujob_trainer.train  # noqa: F401, PLC0415
 
     threads = len(list(Path("/proc/self/task").iterdir()))
