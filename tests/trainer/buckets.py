@@ -10,7 +10,7 @@ import tensorstore as ts
 from localcluster import binaries
 from tests.trainer.worlds import PATIENCE_S, free_port
 from tpujob_agent.runs import await_leader
-from tpujob_checkpoint import storage
+from tpujob_checkpoint import buckets, storage
 
 BUCKET = "bucket"
 
@@ -77,5 +77,5 @@ class Service:
         store[key] = bytes(content)
 
     def _objects(self) -> ts.KvStore:
-        spec = storage.kvstore_spec(f"{self.url}/")
+        spec = buckets.kvstore_spec(f"{self.url}/")
         return ts.KvStore.open(spec).result()

@@ -19,7 +19,7 @@ from tests.trainer.buckets import Service
 from tests.trainer.victims import Rig
 from tests.trainer.worlds import Launcher, kill, small_config, wait_until
 from tpujob_agent.protocol import ExitCode
-from tpujob_checkpoint import checkpoint, claims, storage
+from tpujob_checkpoint import buckets, checkpoint, claims, storage
 from tpujob_checkpoint.checkpoint import CheckpointUnusableError
 from tpujob_trainer.executables import Compiled, ExecutableCache
 from tpujob_trainer.fingerprint import Fingerprint
@@ -34,8 +34,8 @@ def _service(scheme: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> I
     service = Service(scheme, directory)
     for name, value in service.env.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(storage, "PROBES", 1)
-    storage.open_store.cache_clear()
+    monkeypatch.setattr(buckets, "PROBES", 1)
+    buckets.open_store.cache_clear()
     service.start()
     yield service
     service.kill()
@@ -144,8 +144,8 @@ def test_good_step_is_not_put_aside_because_the_service_is_away(
     rig = Rig(tmp_path, 2, gcs.url)
     with closing(rig.saver()) as saver:
         rig.save(saver, 4, local=False)
-    monkeypatch.setattr(storage, "RETRIES", 0)
-    storage.open_store.cache_clear()
+    monkeypatch.setattr(buckets, "RETRIES", 0)
+    buckets.open_store.cache_clear()
     with closing(rig.saver()) as saver:
         assert saver._checkpoints.listing(None).steps == [4]
         gcs.kill()
@@ -162,8 +162,8 @@ def test_save_that_fails_for_good_ends_the_run_in_words(
 ) -> None:
     """When no try is left: the step and why; the one before is restored later."""
     rig = Rig(tmp_path, 2, gcs.url)
-    monkeypatch.setattr(storage, "RETRIES", 0)
-    storage.open_store.cache_clear()
+    monkeypatch.setattr(buckets, "RETRIES", 0)
+    buckets.open_store.cache_clear()
     with closing(rig.saver()) as saver:
         rig.save(saver, 4, local=False)
         gcs.kill()

@@ -66,7 +66,7 @@ class Checkpoints:
         abstract: Any,
         digest: Callable[[Any], jax.Array],
     ) -> None:
-        self._directory = epath.Path(directory)
+        self._directory = storage.path_of(directory)
         #: Whether its service may be away for a while, as no disk is.
         self.is_in_bucket = storage.is_in_bucket(directory)
         self._claims = Claims(self._directory)
@@ -160,7 +160,7 @@ class Checkpoints:
         return loaded, faults
 
     def _require_answer(self, step: int, faults: list[str]) -> None:
-        reason = storage.why_not_writable(str(self._directory))
+        reason = storage.buckets().why_not_writable(str(self._directory))
         if reasons := self._faults(f"answer/{step}", reason):
             raise CheckpointUnusableError(
                 f"checkpoint of step {step} cannot be read from {self._directory}: "
@@ -272,7 +272,7 @@ class Checkpoints:
         custom = {"tree": tree, "rows": rows, "check": _check(tree, rows)}
         trees = {STATE: take(), DIGEST: shares}
         processes = self._world.num_processes
-        orbax().save(path, trees, custom, processes, self._claims.require).result()
+        orbax().save(path, trees, custom, processes, self._claims.require)
 
     def _discard_old(self) -> None:
         found = [p for p in self._directory.iterdir() if p.name.isdecimal() and self._is_whole(p)]
@@ -310,10 +310,10 @@ def require_writable(directory: str) -> None:
         CheckpointUnusableError: names the directory and the user id.
     """
     if storage.is_in_bucket(directory):
-        if reason := storage.why_not_writable(directory):
+        if reason := storage.buckets().why_not_writable(directory):
             raise CheckpointUnusableError(f"checkpoint directory {directory}: {reason}")
         return
-    probe = epath.Path(directory) / f".writable-{os.getpid()}"
+    probe = storage.path_of(directory) / f".writable-{os.getpid()}"
     try:
         probe.parent.mkdir(parents=True, exist_ok=True)
         probe.write_text("")

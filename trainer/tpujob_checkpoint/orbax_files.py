@@ -6,9 +6,10 @@ imports this module beforehand.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from orbax.checkpoint import v1 as ocp
@@ -16,17 +17,19 @@ from orbax.checkpoint._src.path import atomicity, atomicity_types, gcs_utils
 from orbax.checkpoint._src.serialization import tensorstore_utils
 from orbax.checkpoint.experimental.v1._src.saving import execution
 
-from tpujob_checkpoint import storage
+from tpujob_checkpoint import buckets, storage
 from tpujob_checkpoint.checkpoint import STATE
 
-#: By checkpoint under way: raises if it must not be committed.
+#: By checkpoint of ours under way: raises if it must not be committed.
 _guards: dict[str, Callable[[], None]] = {}
 _commit = atomicity.on_commit_callback
 
 
 async def _commit_guarded(made: Any, **options: Any) -> None:
     """Orbax's last act of a save, on one process: a file's rename or a mark in a bucket."""
-    _guards[os.fspath(made.get_final())]()
+    guard = _guards.get(os.fspath(made.get_final()))
+    if guard:  # what the program saves with Orbax by itself has none
+        guard()
     await _commit(made, **options)
 
 
@@ -40,7 +43,7 @@ _CHANGED = (
     (atomicity, "on_commit_callback", _commit_guarded),
     # It knows one kind of bucket only, so it is told that ``s3://`` is of that kind.
     (gcs_utils, "is_gcs_path", storage.is_in_bucket),
-    (gcs_utils, "get_kvstore_for_gcs", storage.kvstore_spec),
+    (gcs_utils, "get_kvstore_for_gcs", buckets.kvstore_spec),
     (tensorstore_utils, "_use_gcs_driver", storage.is_in_bucket),
     (tensorstore_utils, "_normalize_path", storage.normalized),
 )
@@ -85,19 +88,34 @@ def save(
     custom: dict[str, Any],
     processes: int,
     guard: Callable[[], None],
-) -> ocp.AsyncResponse[Any]:
-    """Begin to write trees of arrays; they are committed when the response has its result.
+) -> None:
+    """Write trees of arrays, and wait until they are committed.
 
-    At the last moment ``guard`` is called; what it raises, the response raises.
+    Args:
+        path: the checkpoint's.
+        trees: by name; emptied as soon as the arrays are on the host.
+        custom: what ``metadata`` gives back.
+        processes: how many of them save.
+        guard: called at the last moment; what it raises is raised, and nothing is committed.
     """
-    _guards.clear()  # one save at a time
-    _guards[os.fspath(path)] = guard
     context = _context()
     context.memory.deepcopy_host_arrays = False
     # By barriers of the coordination service: without this some of them are collectives.
     context.multiprocessing.active_processes = set(range(processes))
-    with context:
-        return ocp.save_async(path, trees, checkpointable_name=STATE, custom_metadata=custom)
+    with _guarded(os.fspath(path), guard):
+        with context:
+            saving = ocp.save_async(path, trees, checkpointable_name=STATE, custom_metadata=custom)
+        trees.clear()
+        saving.result()
+
+
+@contextlib.contextmanager
+def _guarded(path: str, guard: Callable[[], None]) -> Iterator[None]:
+    _guards[path] = guard
+    try:
+        yield
+    finally:
+        del _guards[path]
 
 
 def _context() -> ocp.Context:

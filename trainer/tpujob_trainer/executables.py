@@ -59,8 +59,8 @@ class ExecutableCache:
             devices: of the whole world: programs are loaded for them.
             shared: outlives the pod and is every process's, a bucket's too; empty: none.
         """
-        self._directory = epath.Path(directory) if directory else None
-        self._shared = epath.Path(shared) if shared else None
+        self._directory = storage.path_of(directory) if directory else None
+        self._shared = storage.path_of(shared) if shared else None
         self._fingerprint = fingerprint
         self._devices = devices
         if directory or shared:
