@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer.victims import small_files
+from tests.trainer.victims import Rig, small_files
 from tpujob_checkpoint import programs, saving, snapshots
 from tpujob_checkpoint.snapshots import Bytes, SnapshotBadError, SnapshotStore
 
@@ -151,17 +153,36 @@ def test_newest_step_wins_and_memory_among_equals() -> None:
 @pytest.mark.parametrize(
     ("stats", "needed", "expected"),
     [
-        (None, 10**12, True),  # CPU: there is no memory but the host's
-        ({}, 10**12, True),
-        ({"bytes_limit": 100, "bytes_in_use": 30, "peak_bytes_in_use": 60}, 40, True),
-        ({"bytes_limit": 100, "bytes_in_use": 30, "peak_bytes_in_use": 61}, 40, False),
+        (None, 10**12, math.inf),  # CPU: there is no memory but the host's
+        ({}, 10**12, math.inf),
+        ({"bytes_limit": 100, "bytes_in_use": 30, "peak_bytes_in_use": 60}, 40, 1),
+        ({"bytes_limit": 100, "bytes_in_use": 30, "peak_bytes_in_use": 61}, 40, 0),
     ],
 )
 def test_copy_on_the_device_leaves_room_for_a_step(
-    stats: dict[str, int] | None, needed: int, *, expected: bool
+    stats: dict[str, int] | None, needed: int, expected: float
 ) -> None:
     """What a step needs at its peak is not given to a snapshot."""
-    assert saving.has_room(stats, needed) is expected
+    assert saving.room(stats, needed) == expected
+
+
+def test_without_room_on_the_devices_snapshots_go_through_the_hosts_memory(
+    tmp_path: Path,
+) -> None:
+    """Both tiers' come back bit for bit; CPUs always have room, so it is said that they do not."""
+    rig = Rig(tmp_path)
+    with contextlib.closing(rig.saver()) as saver:
+        saver.restore(None)
+        saver._room = 0
+        rig.save(saver, 4, local=False)
+        rig.save(saver, 9, durable=False)
+        assert not saver._copies
+    for step, directory in ((9, rig.snapshots), (4, rig.checkpoints)):
+        with contextlib.closing(rig.saver()) as later:
+            restored = later.restore(None)
+            assert restored.step == step
+            assert rig.is_state_of(step, restored.state)
+        shutil.rmtree(directory)
 
 
 def test_bytes_per_device_follow_the_sharding() -> None:

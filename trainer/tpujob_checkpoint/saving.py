@@ -8,6 +8,7 @@ among the processes only the loop can keep.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import time
 import weakref
@@ -93,8 +94,8 @@ class Saver:
         # Not needed before a restart, which then has nothing to compile.
         self._digest = self._thread.submit(programs.digest)
         self._memory = MemoryTier(settings, world, programs, self._shares, snapshot_dir)
-        self._has_room: bool | None = None
-        self._newest: Callable[[], jax.Array | None] = lambda: None  # a copy on the devices
+        self._room: float | None = None  # for so many copies, on every device
+        self._copies: list[weakref.ref[jax.Array]] = []  # a leaf of each
         self._writers = ThreadPoolExecutor(2, "writer")  # one for each tier
         self._durable, self._local = _settled(None), _settled(None)
         self._written = Bulletin(world, "written")  # everybody's newest snapshot
@@ -188,12 +189,13 @@ class Saver:
         self._durable.result()
 
     def _snapshot(self, state: State) -> tuple[State, Future[jax.Array]]:
-        if self._has_room is None:
+        if self._room is None:
             stats = jax.local_devices()[0].memory_stats()
-            self._has_room = has_room(stats, bytes_per_device(self._programs.state))
-        if self._has_room and self._newest() is None:
+            self._room = room(stats, bytes_per_device(self._programs.state))
+        self._copies = [leaf for leaf in self._copies if leaf() is not None]
+        if len(self._copies) < self._room:
             copied = self._copy.result()(state)
-            self._newest = weakref.ref(jax.tree.leaves(copied)[0])
+            self._copies.append(weakref.ref(jax.tree.leaves(copied)[0]))
             return copied, self._thread.submit(self._shares.result(), copied)
         shares = _settled(self._shares.result()(state))
         # Into pinned memory of the host, which the runtime keeps for the next time.
@@ -258,17 +260,19 @@ def newest_first(local: Iterable[int], durable: Iterable[int]) -> list[tuple[int
     return sorted(both, reverse=True)
 
 
-def has_room(stats: Mapping[str, int] | None, needed: int) -> bool:
-    """Whether a device can hold a copy of the state beside all that a step needs.
+def room(stats: Mapping[str, int] | None, needed: int) -> float:
+    """How many copies of the state a device is to hold beside all that a step needs.
+
+    One at most, of memory of its own; the host's is the same wherever a copy lies in it.
 
     Args:
         stats: the device's ``memory_stats()``; None where it has no memory of its own.
         needed: bytes of the state on one device.
     """
     if not stats or "bytes_limit" not in stats:
-        return True
+        return math.inf
     used = max(stats.get("peak_bytes_in_use", 0), stats.get("bytes_in_use", 0))
-    return stats["bytes_limit"] - used >= needed
+    return float(stats["bytes_limit"] - used >= needed)
 
 
 def _settled(value: T) -> Future[T]:
