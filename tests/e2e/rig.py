@@ -24,6 +24,7 @@ from tpujob_operator.core.kinds import EVENT, JOB_SET, POD, TPU_TRAINING_JOB, Ki
 START_S = 180.0
 RECOVER_S = 120.0
 ENDED = ("Succeeded", "Failed")
+_CONFIG_MAP = Kind("", "v1", "configmaps", "ConfigMap")
 
 
 class Jobs(Namespaced):
@@ -41,6 +42,17 @@ class Jobs(Namespaced):
         """Pod template of a program of one's own; by default in an image that has Python."""
         folder = self.namespace
         return made.pod_template(self.target, folder, *command, image=image, steps=steps)
+
+    def template_of_files(self, files: dict[str, str], *command: str, image: str = "") -> Object:
+        """The same with the program's files in ``/program``; once in a namespace."""
+        config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "program"}}
+        self.api.request("POST", _CONFIG_MAP.path(self.namespace), config_map | {"data": files})
+        template = self.template(*command, image=image)
+        pod = template["spec"]
+        pod["volumes"].append({"name": "program", "configMap": {"name": "program"}})
+        mount = {"name": "program", "mountPath": "/program"}
+        pod["containers"][0]["volumeMounts"].append(mount)
+        return template
 
     def manifest(self, name: str, template: Object | None = None, **spec: Any) -> Object:
         """A job of one slice of two hosts."""

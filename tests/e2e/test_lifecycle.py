@@ -19,14 +19,12 @@ from tpujob_operator.core.kinds import (
     SECRET,
     SERVICE,
     TPU_TRAINING_JOB,
-    Kind,
 )
 from tpujob_operator.core.timetypes import TimeType
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 _CHILDREN = (JOB_SET, JOB, POD, SERVICE, SECRET)
-_CONFIG_MAP = Kind("", "v1", "configmaps", "ConfigMap")
 
 
 def test_job_succeeds_and_accounts_for_every_second(jobs: Jobs) -> None:
@@ -202,15 +200,8 @@ print("arguments:", sys.argv[1:], flush=True)
 def test_python_script_runs_in_an_image_of_ones_own(jobs: Jobs, plain_image: str) -> None:
     """A script in a plain Python image imports the client and its own neighbours; logs show it."""
     files = {"train.py": _SCRIPT, "helper.py": "NUMBER = 20\n"}
-    source = {"kind": "ConfigMap", "metadata": {"name": "program"}, "data": files}
-    jobs.api.request("POST", _CONFIG_MAP.path(jobs.namespace), {"apiVersion": "v1", **source})
     command = ("python3", "/program/train.py", "--answer=42")
-    template = jobs.template(*command, image=plain_image)
-    pod = template["spec"]
-    pod["volumes"].append({"name": "program", "configMap": {"name": "program"}})
-    mount = {"name": "program", "mountPath": "/program"}
-    pod["containers"][0]["volumeMounts"].append(mount)
-    jobs.create("j", template)
+    jobs.create("j", jobs.template_of_files(files, *command, image=plain_image))
     client = Client.from_kubeconfig(jobs.target.kubeconfig, namespace=jobs.namespace)
     followed = [*client.logs("j", follow=True)]  # from before there are pods to the job's end
     status = jobs.wait_state("j", *ENDED)
