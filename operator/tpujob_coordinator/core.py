@@ -175,6 +175,7 @@ class Core(Generations):
                 self.progress,
                 self.members,
                 member,
+                committed_step=self.committed_step,
                 grace_ms=message.grace_ms,
                 now_ms=now_ms,
             )

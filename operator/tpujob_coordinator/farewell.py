@@ -82,11 +82,25 @@ def begin(
     members: Mapping[Place, Member],
     leaver: Member,
     *,
+    committed_step: int,
     grace_ms: int,
     now_ms: int,
 ) -> Farewell | None:
-    """The farewell that everybody can still make; None where it would be in vain."""
-    save = save_ahead(world, progress, members, now_ms, then_leave=True)
+    """The farewell that everybody can still make; None where it would be in vain.
+
+    Args:
+        world: that trains, or is about to.
+        progress: its.
+        members: of the job.
+        leaver: who has to go.
+        committed_step: of the job's newest checkpoint.
+        grace_ms: until the leaver is killed.
+        now_ms: the time.
+    """
+    if progress.phase is Phase.TRAIN:
+        save = save_ahead(world, progress, members, now_ms, then_leave=True)
+    else:
+        save = _first_save(world, progress, members, committed_step)
     if save is None or grace_ms <= LAST_MS:
         return None
     return Farewell(save, now_ms + grace_ms - LAST_MS, leaver)
@@ -101,9 +115,26 @@ def save_ahead(
     then_leave: bool,
 ) -> Save | None:
     """An order to save at a step that nobody has reached; None: nobody would obey."""
-    leader = members.get(world.places[0])
-    report = leader.report if leader else None
-    if report is None or not report.obeys_saves or progress.phase is not Phase.TRAIN:
+    if not _obeys(world, members) or progress.phase is not Phase.TRAIN:
         return None
     ahead = max(_LEAST_STEPS, round(progress.steps_in(_DELIVERY_MS, now_ms)))
     return Save(world.generation, progress.step + ahead, then_leave=then_leave)
+
+
+def _first_save(
+    world: World, progress: Progress, members: Mapping[Place, Member], committed_step: int
+) -> Save | None:
+    """The same for a world that has taken no step yet.
+
+    Where it has restored what only the memory of its pods holds, that would go with them.
+    Otherwise there is nothing to lose, and its end is not to wait for its start.
+    """
+    restored = progress.restored_step
+    if restored is None or restored <= committed_step or not _obeys(world, members):
+        return None
+    return Save(world.generation, restored + _LEAST_STEPS, then_leave=True)
+
+
+def _obeys(world: World, members: Mapping[Place, Member]) -> bool:
+    leader = members.get(world.places[0])
+    return bool(leader and leader.report and leader.report.obeys_saves)

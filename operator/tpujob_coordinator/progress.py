@@ -64,6 +64,13 @@ class Progress:
         """The world's phase, as the timeline was told."""
         return self._phase
 
+    @property
+    def restored_step(self) -> int | None:
+        """The step from which all members go on; None: not all have said so."""
+        if len(self._restored) < len(self._world.places):
+            return None
+        return min(self._restored.values())
+
     def steps_in(self, span_ms: int, now_ms: int) -> float:
         """Steps that a span of time takes at the pace so far, and those not reported yet."""
         spent_ms = self._step_at_ms - self._first_at_ms

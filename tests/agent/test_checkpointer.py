@@ -77,6 +77,24 @@ def test_a_killed_leader_goes_on_from_memory_and_a_host_that_leaves_saves(tmp_pa
         assert (tmp_path / "checkpoints" / saved / "_CHECKPOINT_METADATA").exists()
 
 
+def test_a_host_that_leaves_while_the_world_starts_again_takes_no_step_with_it(
+    tmp_path: Path,
+) -> None:
+    """Nothing is on storage yet: what was restored from memory is saved after the first steps."""
+    with rig(tmp_path, slices=1, hosts=2) as job:
+        start(job)
+        wait_until(lambda: len(snapshots(job)) == 2, "two snapshots on both hosts")
+        os.kill(job.trainer_pid(0, 0), signal.SIGKILL)
+        job.wait_event(EventKind.RESTORED, generation=2)
+        job.agents[0, 1].kill(signal.SIGTERM)
+        restored = last_event(job, EventKind.RESTORED)["step"]
+        assert restored > 0
+        committed = job.wait_event(EventKind.COMMITTED)["data"]["step"]
+        assert committed > restored
+        assert job.wait_event(EventKind.LOSS, generation=2)["data"]["cause"] == "preemption"
+        assert f"asked to leave: saved step {committed}" in job.agents[0, 0].text
+
+
 def test_a_directory_that_cannot_be_used_ends_the_program_in_words(tmp_path: Path) -> None:
     """At once, with the exit code of a user's error."""
     (tmp_path / "checkpoints").write_text("a file")

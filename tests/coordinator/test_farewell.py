@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.coordinator.simulation import Simulation, config
-from tpujob_agent.protocol import Budget, Cause, EventKind, ExitCode, Save
+from tpujob_agent.protocol import Budget, Cause, EventKind, ExitCode, Phase, Save
 from tpujob_coordinator.farewell import LAST_MS
 from tpujob_coordinator.membership import Place
 from tpujob_coordinator.stages import Stage
@@ -102,3 +102,44 @@ def test_a_leaver_that_is_gone_too_early_was_preempted() -> None:
     simulation.wait(3_000)
     (loss,) = simulation.events(EventKind.LOSS)
     assert (loss.data["cause"], loss.data["host"]) == (Cause.PREEMPTION, 1)
+
+
+def restarted(*, restored_step: int) -> Simulation:
+    """A world that has restored a step after a crash, and taken none; the last checkpoint is 8."""
+    simulation = training()
+    for agent in simulation.agents.values():
+        agent.advance(simulation.now_ms, committed_step=8)
+    simulation.settle()
+    simulation.agents[OTHER].end(simulation.now_ms, signal=9)
+    simulation.settle()
+    for agent in simulation.agents.values():
+        told = {"phase": Phase.COMPILE, "phase_at_ms": simulation.now_ms, "obeys_saves": True}
+        agent.advance(simulation.now_ms, restored_step=restored_step, **told)
+    simulation.settle()
+    assert simulation.core.stage is Stage.RUNNING
+    return simulation
+
+
+def test_what_only_memory_holds_is_saved_before_its_pods_go() -> None:
+    """A host that has to go while the world starts again: the first steps are waited for."""
+    simulation = restarted(restored_step=10)
+    simulation.agents[OTHER].announce(simulation.now_ms)
+    simulation.settle()
+    (save,) = farewells(simulation)
+    assert (save.then_leave, save.step > 10) == (True, True)
+    assert len(simulation.events(EventKind.LOSS)) == 1  # the crash before
+    for agent in simulation.agents.values():
+        agent.advance(simulation.now_ms, step=save.step, committed_step=save.step)
+        agent.end(simulation.now_ms, exit_code=ExitCode.PREEMPTED)
+    simulation.settle()
+    assert simulation.events(EventKind.LOSS)[-1].data["cause"] == Cause.PREEMPTION
+    assert simulation.core.committed_step == save.step
+
+
+def test_what_is_on_storage_is_not_waited_for() -> None:
+    """The same from a checkpoint: nothing would be lost, so the start is not waited for."""
+    simulation = restarted(restored_step=8)
+    simulation.agents[OTHER].announce(simulation.now_ms)
+    simulation.settle()
+    assert not farewells(simulation)
+    assert simulation.events(EventKind.LOSS)[-1].data["cause"] == Cause.PREEMPTION

@@ -109,6 +109,7 @@ class Saver:
             CheckpointBadError: there are checkpoints, but no good one.
             CheckpointUnusableError: they belong to a model of other sizes.
         """
+        tpujob.save_request()  # whoever looks for one, obeys: known before a save may be wanted
         listing = self._checkpoints.listing(ceiling)
         in_memory = self._memory.common_steps(ceiling)
         for step, is_local in newest_first(in_memory, listing.steps):
