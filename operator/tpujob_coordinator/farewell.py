@@ -100,7 +100,7 @@ def begin(
     if progress.phase is Phase.TRAIN:
         save = save_ahead(world, progress, members, now_ms, then_leave=True)
     else:
-        save = _first_save(world, progress, members, committed_step)
+        save = _first_save(world, progress, members, committed_step, now_ms)
     if save is None or grace_ms <= LAST_MS:
         return None
     return Farewell(save, now_ms + grace_ms - LAST_MS, leaver)
@@ -117,12 +117,15 @@ def save_ahead(
     """An order to save at a step that nobody has reached; None: nobody would obey."""
     if not _obeys(world, members) or progress.phase is not Phase.TRAIN:
         return None
-    ahead = max(_LEAST_STEPS, round(progress.steps_in(_DELIVERY_MS, now_ms)))
-    return Save(world.generation, progress.step + ahead, then_leave=then_leave)
+    return Save(world.generation, progress.step + _ahead(progress, now_ms), then_leave=then_leave)
 
 
 def _first_save(
-    world: World, progress: Progress, members: Mapping[Place, Member], committed_step: int
+    world: World,
+    progress: Progress,
+    members: Mapping[Place, Member],
+    committed_step: int,
+    now_ms: int,
 ) -> Save | None:
     """The same for a world that has taken no step yet.
 
@@ -132,7 +135,12 @@ def _first_save(
     restored = progress.restored_step
     if restored is None or restored <= committed_step or not _obeys(world, members):
         return None
-    return Save(world.generation, restored + _LEAST_STEPS, then_leave=True)
+    return Save(world.generation, restored + _ahead(progress, now_ms), then_leave=True)
+
+
+def _ahead(progress: Progress, now_ms: int) -> int:
+    """Steps until one that nobody will have reached when the order comes."""
+    return max(_LEAST_STEPS, round(progress.steps_in(_DELIVERY_MS, now_ms)))
 
 
 def _obeys(world: World, members: Mapping[Place, Member]) -> bool:

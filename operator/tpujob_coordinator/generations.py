@@ -57,6 +57,7 @@ class Generations:
         self.committed_step = 0
         self.step = 0
         self.last_size = 0  # slices of the last world; 0: there was none
+        self._pace = 0.0  # its steps a millisecond
         self._missing_since_ms = now_ms  # no world since then
         self._grow_at_ms = 0  # not earlier
         self._unseen = Unseen(config, now_ms)
@@ -93,7 +94,7 @@ class Generations:
     def _begin(self, world: World, now_ms: int, *, adopted: bool) -> Progress:
         self.world, self.newest_generation = world, world.generation
         self.last_size = len(world.slices)
-        progress = self.progress = Progress(world)
+        progress = self.progress = Progress(world, self._pace)
         self.health = Health(self.config, world)
         self.stage = Stage.RUNNING
         data = {"wantedSlices": self.config.slices, "adopted": adopted}
@@ -289,6 +290,7 @@ class Generations:
         for kind, data in self.progress.entries(now_ms, self.losses, is_last=is_last):
             self._append(now_ms, kind, data)
         self.step = self.progress.step or self.step
+        self._pace = self.progress.pace
         if self.progress.committed_step > self.committed_step:
             self.committed_step = self.progress.committed_step
             self.budgets = self.budgets.committed()

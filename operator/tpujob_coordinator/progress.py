@@ -40,8 +40,14 @@ class Progress:
     A step that any member has finished is finished: its result needs all of them.
     """
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, pace: float = 0.0) -> None:
+        """Begin with nothing.
+
+        Args:
+            world: that trains.
+            pace: steps a millisecond of the world before it, if there was one.
+        """
+        self._world, self._pace_before = world, pace
         self._phase: Phase | None = None
         self._restored: dict[Place, int] = {}
         self._is_restored_told = False
@@ -71,13 +77,16 @@ class Progress:
             return None
         return min(self._restored.values())
 
+    @property
+    def pace(self) -> float:
+        """Steps a millisecond; of the world before, as long as this one's is not known."""
+        spent_ms = self._step_at_ms - self._first_at_ms
+        return (self.step - self.first_step) / spent_ms if spent_ms > 0 else self._pace_before
+
     def steps_in(self, span_ms: int, now_ms: int) -> float:
         """Steps that a span of time takes at the pace so far, and those not reported yet."""
-        spent_ms = self._step_at_ms - self._first_at_ms
-        if spent_ms <= 0:
-            return 0.0
-        pace = (self.step - self.first_step) / spent_ms
-        return pace * (span_ms + max(0, now_ms - self._step_at_ms))
+        unreported_ms = max(0, now_ms - self._step_at_ms) if self.step else 0
+        return self.pace * (span_ms + unreported_ms)
 
     def take(self, member: Member, report: Report, now_ms: int) -> None:
         """Fold in one report of this generation."""

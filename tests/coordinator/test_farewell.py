@@ -126,7 +126,7 @@ def test_what_only_memory_holds_is_saved_before_its_pods_go() -> None:
     simulation.agents[OTHER].announce(simulation.now_ms)
     simulation.settle()
     (save,) = farewells(simulation)
-    assert (save.then_leave, save.step > 10) == (True, True)
+    assert (save.then_leave, save.step) == (True, 10 + 15)  # of a second and a half, as before
     assert len(simulation.events(EventKind.LOSS)) == 1  # the crash before
     for agent in simulation.agents.values():
         agent.advance(simulation.now_ms, step=save.step, committed_step=save.step)
@@ -134,6 +134,20 @@ def test_what_only_memory_holds_is_saved_before_its_pods_go() -> None:
     simulation.settle()
     assert simulation.events(EventKind.LOSS)[-1].data["cause"] == Cause.PREEMPTION
     assert simulation.core.committed_step == save.step
+
+
+def test_a_world_that_has_just_begun_is_as_fast_as_the_one_before() -> None:
+    """After one step its pace is not known, and an order takes a while to come."""
+    simulation = restarted(restored_step=10)
+    for agent in simulation.agents.values():
+        now = {"step_at_ms": simulation.now_ms, "first_step_at_ms": simulation.now_ms}
+        phase = {"phase": Phase.TRAIN, "phase_at_ms": simulation.now_ms}
+        agent.advance(simulation.now_ms, first_step=11, step=11, **now, **phase)
+    simulation.settle()
+    simulation.agents[OTHER].announce(simulation.now_ms)
+    simulation.settle()
+    (save,) = farewells(simulation)
+    assert save.step == 11 + 15
 
 
 def test_what_is_on_storage_is_not_waited_for() -> None:
