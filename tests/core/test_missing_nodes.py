@@ -19,6 +19,11 @@ def _waiting(shapes: frozenset[Shape] | None, **spec: Any) -> World:
     world = World(obj=job_object(**spec), shapes=shapes)
     world.settle()
     world.find_no_place()
+    plan = world.settle()
+    # Pods of a slice that is made anew find no node as long as the old ones hold its chips.
+    assert world.condition("Progressing") == ("True", "WaitingForPods")
+    assert 0 < (plan.requeue_after_s or 0) <= 5
+    world.now_ms += 5_000
     world.settle()
     return world
 
@@ -36,7 +41,7 @@ def _message(world: World, kind: str) -> str:
     ],
 )
 def test_what_the_cluster_has_is_told(shapes: frozenset[Shape], words: str) -> None:
-    """At once as the reason for waiting, and as a stall when no autoscaler has helped."""
+    """Soon as the reason for waiting, and as a stall when no autoscaler has helped."""
     world = _waiting(shapes)
     assert world.condition("Progressing") == ("False", "Unschedulable")
     assert words in _message(world, "Progressing")
@@ -58,7 +63,9 @@ def test_nodes_that_are_not_free_are_waited_for(shapes: frozenset[Shape] | None)
     world.now_ms += 3_600_000
     world.settle()
     assert world.condition("Stalled")[0] == "False"
-    assert "are free" in _message(world, "Progressing")
+    told = _message(world, "Progressing")
+    assert told.startswith("3 pods find no node. The coordinator: 0/3")
+    assert "are free" in told
 
 
 def test_flex_start_queues_for_as_long_as_it_takes() -> None:

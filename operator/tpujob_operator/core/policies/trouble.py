@@ -8,6 +8,8 @@ from tpujob_operator.core.situation import NOTHING, Outcome, Situation, Verdict
 from tpujob_operator.core.views import PodView
 from tpujob_tpu.provisioning import Provisioning
 
+#: Pods of a slice that is made anew wait so long for the chips of those before them: no news.
+_HANDOVER_MS = 5_000
 #: Nodes that an autoscaler is to make are waited for so long.
 _AUTOSCALER_MS = 600_000
 _MOST_SHAPES = 10
@@ -53,15 +55,15 @@ def report_unschedulable(situation: Situation) -> Outcome:
     ]
     if not waiting or situation.history.ledger.generation:  # a world goes on without them
         return NOTHING
+    since_ms = min(parse_rfc3339(pod.created) for pod, _ in waiting)
+    if (early_ms := since_ms + _HANDOVER_MS - situation.now_ms) > 0:
+        return Outcome(requeue_after_s=early_ms / 1000)
     workers = [item for item in waiting if item[0].is_worker]
     missing = _missing_nodes(situation) if workers else ""
     pod, words = workers[0] if missing else waiting[0]
-    kind = "worker" if pod.is_worker else "coordinator"
+    pods = "1 pod finds" if len(waiting) == 1 else f"{len(waiting)} pods find"
     advice = missing or "check that nodes of this accelerator and topology are free."
-    message = (
-        f"{len(waiting)} pods find no node; {kind} {_where(pod)}: {words} "
-        f"The scheduler keeps trying; {advice}"
-    )
+    message = f"{pods} no node. {_where(pod)}: {words} The scheduler keeps trying; {advice}"
     verdict = Verdict(False, reasons.UNSCHEDULABLE, message)
     if not missing:
         return Outcome(verdicts={ConditionType.PROGRESSING: verdict})
