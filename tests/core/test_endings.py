@@ -61,14 +61,25 @@ def test_coordinator_that_does_not_end_is_ended() -> None:
     assert world.deleted == ["JobSet j-1"]
 
 
-def test_image_trouble_is_told_and_forgotten() -> None:
-    """Stalled carries the kubelet's words while they hold."""
+@pytest.mark.parametrize(
+    ("waiting", "reason", "advice"),
+    [
+        ("ErrImagePull", "ImageUnavailable", "Check the image's name"),
+        ("CreateContainerConfigError", "ContainerConfigError", "Correct the cause"),
+        ("CrashLoopBackOff", "CrashLoop", "kubectl logs --previous j-1-slice-0"),
+    ],
+)
+def test_container_trouble_is_told_and_forgotten(waiting: str, reason: str, advice: str) -> None:
+    """Stalled carries the kubelet's words while they hold, and what to do."""
     world = settled()
-    waiting = {"reason": "ErrImagePull", "message": "not found: nowhere/x:1"}
+    state = {"waiting": {"reason": waiting, "message": "the kubelet's words"}}
     pod = world.pod("j-1-slice-0")
-    pod["status"]["containerStatuses"] = [{"state": {"waiting": waiting}}]
+    pod["status"]["containerStatuses"] = [{"state": state}]
     world.settle()
-    assert world.condition("Stalled") == ("True", "ImageUnavailable")
+    assert world.condition("Stalled") == ("True", reason)
+    told = next(c["message"] for c in world.status["conditions"] if c["type"] == "Stalled")
+    assert f"{waiting}: the kubelet's words. " in told
+    assert advice in told
     pod["status"]["containerStatuses"] = [{"state": {"running": {}}}]
     world.settle()
     assert world.condition("Stalled") == ("False", "NotStalled")

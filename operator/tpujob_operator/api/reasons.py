@@ -45,6 +45,7 @@ SPEC_CHANGED: Final = "SpecChanged"
 JOBSET_MISSING: Final = "JobSetMissing"
 IMAGE_UNAVAILABLE: Final = "ImageUnavailable"
 CONTAINER_CONFIG: Final = "ContainerConfigError"
+CRASH_LOOP: Final = "CrashLoop"
 NO_SUCH_NODES: Final = "NoSuchNodes"  # the cluster has no slice of this kind
 PODS_REFUSED: Final = "PodsRefused"  # by the API server to the Job controller
 REFUSED: Final = "Refused"  # the API server refuses an object of ours (quota, policy, rights)

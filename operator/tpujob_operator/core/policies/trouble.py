@@ -29,12 +29,12 @@ _CONTAINER = frozenset(
         "CreateContainerConfigError",
         "CreateContainerError",
         "RunContainerError",
-        "CrashLoopBackOff",
         "CreatePodSandboxError",
         "PreCreateHookError",
         "PostStartHookError",
     }
 )
+_CRASH_LOOP = "CrashLoopBackOff"
 
 
 def report_pods_that_cannot_start(situation: Situation) -> Outcome:
@@ -115,6 +115,11 @@ def _trouble(pod: PodView) -> Verdict | None:
         advice = "Correct the cause; the kubelet keeps trying."
         return Verdict(
             True, reasons.CONTAINER_CONFIG, f"{_where(pod)} cannot start: {words}. {advice}"
+        )
+    if reason == _CRASH_LOOP:
+        advice = f"Its last words: kubectl logs --previous {pod.name}. The kubelet starts it again."
+        return Verdict(
+            True, reasons.CRASH_LOOP, f"{_where(pod)} ends again and again: {words}. {advice}"
         )
     return None
 
