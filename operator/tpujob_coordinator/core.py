@@ -175,12 +175,12 @@ class Core(Generations):
                 self.progress,
                 self.members,
                 member,
-                committed_step=self.committed_step,
+                before=self._before,
                 grace_ms=message.grace_ms,
                 now_ms=now_ms,
             )
         if self.farewell and self.world:
-            self._outbox.tell(self.members, self.world.places, self.farewell.save)
+            self._tell_save(self.farewell.save)
         else:
             at_ms = member.to_our_clock(message.sent_at_ms, now_ms)
             self._lost(farewell.end_of_leaver(member, at_ms), now_ms)

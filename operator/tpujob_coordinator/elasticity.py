@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tpujob_agent.protocol import CoordinatorConfig
+from tpujob_agent.protocol import CoordinatorConfig, Save
 from tpujob_coordinator import farewell, membership
-from tpujob_coordinator.farewell import Farewell
 from tpujob_coordinator.membership import Member, Place, World
 from tpujob_coordinator.progress import Progress
 
@@ -45,11 +44,10 @@ def size_to_grow_to(
     return membership.largest_size(config, reachable) or len(world.slices)
 
 
-def begin(
+def save_before_growing(
     world: World, progress: Progress, members: Mapping[Place, Member], now_ms: int
-) -> Farewell | None:
-    """The farewell after which the world is formed larger; None: not now, or never."""
+) -> Save | None:
+    """The save after which the world is formed larger; None: not now, or never."""
     if progress.finished:
         return None
-    save = farewell.save_ahead(world, progress, members, now_ms, then_leave=True)
-    return Farewell(save) if save else None
+    return farewell.save_ahead(world, progress, members, now_ms, then_leave=True)

@@ -26,11 +26,20 @@ _LEAST_STEPS = 2
 _REASON = "its pod is being deleted or preempted (SIGTERM)"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Before:
+    """What a job has reached with the worlds before the present one."""
+
+    step: int = 0
+    committed_step: int = 0
+    obeyed: bool = False  # the program has looked at what was wished
+
+
 @dataclasses.dataclass(slots=True)
 class Farewell:
     """A save after which everybody exits; without a reason a larger world follows."""
 
-    save: Save  # for everybody
+    save: Save | None  # for everybody; None: it is not known yet whether there is one to make
     deadline_ms: int | None = None
     leaver: Member | None = None  # the first that has to go
     verdict: End | None = None  # on a member that shall go
@@ -82,7 +91,7 @@ def begin(
     members: Mapping[Place, Member],
     leaver: Member,
     *,
-    committed_step: int,
+    before: Before,
     grace_ms: int,
     now_ms: int,
 ) -> Farewell | None:
@@ -93,17 +102,41 @@ def begin(
         progress: its.
         members: of the job.
         leaver: who has to go.
-        committed_step: of the job's newest checkpoint.
+        before: what the job had reached.
         grace_ms: until the leaver is killed.
         now_ms: the time.
     """
-    if progress.phase is Phase.TRAIN:
-        save = save_ahead(world, progress, members, now_ms, then_leave=True)
-    else:
-        save = _first_save(world, progress, members, committed_step, now_ms)
-    if save is None or grace_ms <= LAST_MS:
+    save = save_at_stake(world, progress, members, before, now_ms)
+    is_alive = leaver.report is not None and leaver.report.generation == world.generation
+    if grace_ms <= LAST_MS or not (save or (is_alive and is_in_doubt(progress, before))):
         return None
     return Farewell(save, now_ms + grace_ms - LAST_MS, leaver)
+
+
+def save_at_stake(
+    world: World,
+    progress: Progress,
+    members: Mapping[Place, Member],
+    before: Before,
+    now_ms: int,
+) -> Save | None:
+    """The save before everybody leaves; None: there is nothing to save, or nobody would obey.
+
+    A world that has taken no step has something to lose where it has restored what only the
+    memory of its pods holds. Otherwise its end is not to wait for its start.
+    """
+    if progress.phase is Phase.TRAIN:
+        return save_ahead(world, progress, members, now_ms, then_leave=True)
+    restored = progress.restored_step
+    if restored is None or restored <= before.committed_step or not obeys(world, members):
+        return None
+    return Save(world.generation, restored + _ahead(progress, now_ms), then_leave=True)
+
+
+def is_in_doubt(progress: Progress, before: Before) -> bool:
+    """Whether it is not known yet what the world restores, and that may be nowhere else."""
+    has_begun = progress.phase is Phase.TRAIN or progress.restored_step is not None
+    return not has_begun and before.obeyed and before.step > before.committed_step
 
 
 def save_ahead(
@@ -115,27 +148,9 @@ def save_ahead(
     then_leave: bool,
 ) -> Save | None:
     """An order to save at a step that nobody has reached; None: nobody would obey."""
-    if not _obeys(world, members) or progress.phase is not Phase.TRAIN:
+    if not obeys(world, members) or progress.phase is not Phase.TRAIN:
         return None
     return Save(world.generation, progress.step + _ahead(progress, now_ms), then_leave=then_leave)
-
-
-def _first_save(
-    world: World,
-    progress: Progress,
-    members: Mapping[Place, Member],
-    committed_step: int,
-    now_ms: int,
-) -> Save | None:
-    """The same for a world that has taken no step yet.
-
-    Where it has restored what only the memory of its pods holds, that would go with them.
-    Otherwise there is nothing to lose, and its end is not to wait for its start.
-    """
-    restored = progress.restored_step
-    if restored is None or restored <= committed_step or not _obeys(world, members):
-        return None
-    return Save(world.generation, restored + _ahead(progress, now_ms), then_leave=True)
 
 
 def _ahead(progress: Progress, now_ms: int) -> int:
@@ -143,6 +158,7 @@ def _ahead(progress: Progress, now_ms: int) -> int:
     return max(_LEAST_STEPS, round(progress.steps_in(_DELIVERY_MS, now_ms)))
 
 
-def _obeys(world: World, members: Mapping[Place, Member]) -> bool:
+def obeys(world: World, members: Mapping[Place, Member]) -> bool:
+    """Whether the program looks at what is wished; its leader says so."""
     leader = members.get(world.places[0])
     return bool(leader and leader.report and leader.report.obeys_saves)

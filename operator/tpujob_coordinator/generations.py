@@ -11,12 +11,19 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tpujob_agent.protocol import CoordinatorConfig, EventKind, ProcessState, SaveEvery, Stop
+from tpujob_agent.protocol import (
+    CoordinatorConfig,
+    EventKind,
+    ProcessState,
+    Save,
+    SaveEvery,
+    Stop,
+)
 from tpujob_coordinator import adoption, elasticity, farewell, membership
 from tpujob_coordinator.adoption import Finding, Found
 from tpujob_coordinator.budgets import Budgets, Verdict
 from tpujob_coordinator.ending import Ending
-from tpujob_coordinator.farewell import Farewell
+from tpujob_coordinator.farewell import Before, Farewell
 from tpujob_coordinator.fence import Unseen
 from tpujob_coordinator.hangs import Inquiry
 from tpujob_coordinator.health import Health
@@ -58,6 +65,7 @@ class Generations:
         self.step = 0
         self.last_size = 0  # slices of the last world; 0: there was none
         self._pace = 0.0  # its steps a millisecond
+        self._obeyed = False  # the program has looked at what was wished
         self._missing_since_ms = now_ms  # no world since then
         self._grow_at_ms = 0  # not earlier
         self._unseen = Unseen(config, now_ms)
@@ -148,13 +156,14 @@ class Generations:
         size = elasticity.size_to_grow_to(self.config, world, usable)
         if size <= len(world.slices):
             return
-        self.farewell = elasticity.begin(world, progress, self.members, now_ms)
-        if not self.farewell:
+        save = elasticity.save_before_growing(world, progress, self.members, now_ms)
+        if not save:
             return
+        self.farewell = Farewell(save)
         self._grow_at_ms = now_ms + elasticity.PAUSE_MS
-        data = {"slices": list(world.slices), "toSlices": size, "step": self.farewell.save.step}
+        data = {"slices": list(world.slices), "toSlices": size, "step": save.step}
         self._append(now_ms, EventKind.GROWING, {"generation": world.generation} | data)
-        self._outbox.tell(self.members, world.places, self.farewell.save)
+        self._tell_save(save)
 
     def _part(self, world: World, now_ms: int) -> None:
         """Everybody has saved and left for a larger world: no loss, and nobody's fault."""
@@ -189,13 +198,34 @@ class Generations:
             self._lost(end, now_ms)
             return
         self.farewell = Farewell(save, verdict=end)
-        self._outbox.tell(self.members, world.places, save)
+        self._tell_save(save)
 
     # ---- the end of a generation
+
+    @property
+    def _before(self) -> Before:
+        return Before(self.step, self.committed_step, self._obeyed)
+
+    def _tell_save(self, save: Save | None) -> None:
+        if save and self.world:
+            self._outbox.tell(self.members, self.world.places, save)
+
+    def _settle_doubt(self, leave: Farewell, now_ms: int) -> None:
+        """It may be known by now whether the world has something to save before it ends."""
+        world, progress = self.world, self.progress
+        if leave.save or not world or not progress or farewell.is_in_doubt(progress, self._before):
+            return
+        leave.save = farewell.save_at_stake(world, progress, self.members, self._before, now_ms)
+        if leave.save:
+            self._tell_save(leave.save)
+        else:
+            leave.wait_until(now_ms)
 
     def _end_if_due(self, now_ms: int) -> None:
         """An inquiry is over, or a farewell has come to its end."""
         world, leave = self.world, self.farewell
+        if leave:
+            self._settle_doubt(leave, now_ms)
         if world and self.inquiry and self.inquiry.is_over(world.places, now_ms):
             self._lost(self.inquiry.verdict(world, self.members, now_ms), now_ms)
         elif world and leave and leave.is_over(world.places, now_ms):
@@ -291,6 +321,7 @@ class Generations:
             self._append(now_ms, kind, data)
         self.step = self.progress.step or self.step
         self._pace = self.progress.pace
+        self._obeyed |= bool(self.world and farewell.obeys(self.world, self.members))
         if self.progress.committed_step > self.committed_step:
             self.committed_step = self.progress.committed_step
             self.budgets = self.budgets.committed()

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.agent.rig import ROOT, Rig, rig
 from tests.waiting import wait_until
 from tpujob_agent.protocol import Env, EventKind, ExitCode
@@ -77,16 +79,22 @@ def test_a_killed_leader_goes_on_from_memory_and_a_host_that_leaves_saves(tmp_pa
         assert (tmp_path / "checkpoints" / saved / "_CHECKPOINT_METADATA").exists()
 
 
+@pytest.mark.parametrize(
+    ("moment", "data"),
+    [(EventKind.PHASE, {"phase": "restore"}), (EventKind.RESTORED, {})],
+    ids=["before it has restored", "before its first step"],
+)
 def test_a_host_that_leaves_while_the_world_starts_again_takes_no_step_with_it(
-    tmp_path: Path,
+    tmp_path: Path, moment: EventKind, data: dict[str, Any]
 ) -> None:
     """Nothing is on storage yet: what was restored from memory is saved after the first steps."""
     with rig(tmp_path, slices=1, hosts=2) as job:
         start(job)
         wait_until(lambda: len(snapshots(job)) == 2, "two snapshots on both hosts")
         os.kill(job.trainer_pid(0, 0), signal.SIGKILL)
-        job.wait_event(EventKind.RESTORED, generation=2)
+        job.wait_event(moment, generation=2, **data)
         job.agents[0, 1].kill(signal.SIGTERM)
+        job.wait_event(EventKind.RESTORED, generation=2)
         restored = last_event(job, EventKind.RESTORED)["step"]
         assert restored > 0
         committed = job.wait_event(EventKind.COMMITTED)["data"]["step"]

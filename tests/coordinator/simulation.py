@@ -67,7 +67,8 @@ class SimAgent:
     def announce(self, now_ms: int, grace_ms: int = 30_000) -> None:
         """SIGTERM reaches the agent, whose trainer obeys requests to save."""
         self.is_leaving = True
-        self.outbox.append(protocol.Leaving(now_ms, grace_ms))
+        if self.connection is not None:
+            self.outbox.append(protocol.Leaving(now_ms, grace_ms))
 
     def obey(self, message: Message, now_ms: int) -> None:
         """Process one message of the coordinator."""

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.coordinator.simulation import SimAgent, Simulation, check_story, config
-from tpujob_agent.protocol import Phase
+from tpujob_agent.protocol import ExitCode, Phase
 from tpujob_coordinator.stages import Stage
 
 Action = Callable[[Simulation, SimAgent], None]
 
 
-def _step(simulation: Simulation, agent: SimAgent) -> None:
+def _step(simulation: Simulation, agent: SimAgent, *, obeys: bool = False) -> None:
     step = agent.report.step + 10 if agent.report else 0
     agent.advance(
         simulation.now_ms,
@@ -24,7 +24,18 @@ def _step(simulation: Simulation, agent: SimAgent) -> None:
         first_step=1,
         step=step,
         committed_step=step - 5,
+        obeys_saves=obeys,
     )
+
+
+def _restore(simulation: Simulation, agent: SimAgent) -> None:
+    now_ms, step = simulation.now_ms, simulation.core.step
+    agent.advance(now_ms, phase=Phase.COMPILE, phase_at_ms=now_ms, restored_step=step)
+
+
+def _save_and_leave(simulation: Simulation, agent: SimAgent) -> None:
+    agent.advance(simulation.now_ms, committed_step=agent.report.step if agent.report else 0)
+    agent.end(simulation.now_ms, exit_code=ExitCode.PREEMPTED)
 
 
 ACTIONS: dict[str, Action] = {
@@ -35,6 +46,10 @@ ACTIONS: dict[str, Action] = {
     "peer lost": lambda s, a: a.end(s.now_ms, exit_code=17),
     "user error": lambda s, a: a.end(s.now_ms, exit_code=1),
     "step": _step,
+    "step of one that obeys": lambda s, a: _step(s, a, obeys=True),
+    "restored": _restore,
+    "saved and left": _save_and_leave,
+    "told to go": lambda s, a: a.announce(s.now_ms),
     "container restarts": lambda s, a: s.connect(s.boot(a.place)),
     "pod replaced": lambda s, a: s.connect(s.boot(a.place, new_pod=True)),
     "disconnects": lambda s, a: s.disconnect(a),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.coordinator.simulation import Simulation, config
 from tpujob_agent.protocol import Budget, Cause, EventKind, ExitCode, Phase, Save
 from tpujob_coordinator.farewell import LAST_MS
@@ -104,20 +106,26 @@ def test_a_leaver_that_is_gone_too_early_was_preempted() -> None:
     assert (loss.data["cause"], loss.data["host"]) == (Cause.PREEMPTION, 1)
 
 
-def restarted(*, restored_step: int) -> Simulation:
-    """A world that has restored a step after a crash, and taken none; the last checkpoint is 8."""
+def restarted(*, restored_step: int | None = None) -> Simulation:
+    """A world that starts again after a crash at step 11; the last checkpoint is of step 8."""
     simulation = training()
     for agent in simulation.agents.values():
         agent.advance(simulation.now_ms, committed_step=8)
     simulation.settle()
     simulation.agents[OTHER].end(simulation.now_ms, signal=9)
     simulation.settle()
-    for agent in simulation.agents.values():
-        told = {"phase": Phase.COMPILE, "phase_at_ms": simulation.now_ms, "obeys_saves": True}
-        agent.advance(simulation.now_ms, restored_step=restored_step, **told)
-    simulation.settle()
+    if restored_step is not None:
+        restore(simulation, restored_step)
     assert simulation.core.stage is Stage.RUNNING
     return simulation
+
+
+def restore(simulation: Simulation, step: int) -> None:
+    """Every trainer has restored a step, and compiles."""
+    for agent in simulation.agents.values():
+        told = {"phase": Phase.COMPILE, "phase_at_ms": simulation.now_ms, "obeys_saves": True}
+        agent.advance(simulation.now_ms, restored_step=step, **told)
+    simulation.settle()
 
 
 def test_what_only_memory_holds_is_saved_before_its_pods_go() -> None:
@@ -157,3 +165,56 @@ def test_what_is_on_storage_is_not_waited_for() -> None:
     simulation.settle()
     assert not farewells(simulation)
     assert simulation.events(EventKind.LOSS)[-1].data["cause"] == Cause.PREEMPTION
+
+
+def test_a_world_that_has_not_restored_yet_is_waited_for_until_it_has() -> None:
+    """Then it is known whether only memory holds what it goes on from."""
+    simulation = restarted()
+    simulation.agents[OTHER].announce(simulation.now_ms)
+    simulation.wait(2_000)
+    assert not farewells(simulation)
+    assert len(simulation.events(EventKind.LOSS)) == 1
+    restore(simulation, 10)
+    (save,) = farewells(simulation)
+    assert save.step > 10
+    for agent in simulation.agents.values():
+        agent.advance(simulation.now_ms, step=save.step, committed_step=save.step)
+        agent.end(simulation.now_ms, exit_code=ExitCode.PREEMPTED)
+    simulation.settle()
+    assert simulation.events(EventKind.LOSS)[-1].data["cause"] == Cause.PREEMPTION
+    assert simulation.core.committed_step == save.step
+
+
+def test_a_world_that_turns_out_to_go_on_from_storage_ends_at_once() -> None:
+    """Snapshots were lost, or bad: nothing is at stake any more."""
+    simulation = restarted()
+    simulation.agents[OTHER].announce(simulation.now_ms)
+    simulation.settle()
+    restore(simulation, 8)
+    assert not farewells(simulation)
+    assert simulation.events(EventKind.LOSS)[-1].data["cause"] == Cause.PREEMPTION
+
+
+def test_a_world_that_never_restores_is_not_waited_for_too_long() -> None:
+    """Before the grace period ends."""
+    simulation = restarted()
+    simulation.agents[OTHER].announce(simulation.now_ms)
+    simulation.wait(30_000 - LAST_MS + 1_000)
+    assert len(simulation.events(EventKind.LOSS)) == 2
+
+
+@pytest.mark.parametrize("obeys", [False, True])
+def test_a_world_with_nothing_at_stake_ends_at_once(*, obeys: bool) -> None:
+    """A program that never looks; or one whose last step is on storage."""
+    simulation = Simulation(config())
+    simulation.start()
+    simulation.train(obeys=obeys)
+    if obeys:
+        for agent in simulation.agents.values():
+            agent.advance(simulation.now_ms, committed_step=11)
+        simulation.settle()
+    simulation.agents[OTHER].end(simulation.now_ms, signal=9)
+    simulation.settle()
+    simulation.agents[OTHER].announce(simulation.now_ms)
+    simulation.settle()
+    assert len(simulation.events(EventKind.LOSS)) == 2
