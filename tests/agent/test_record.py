@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.rig import ROOT
+from tests.waiting import wait_until
 from tpujob.record import (
     RING_SIZE,
     SAMPLES_KEPT,
@@ -105,6 +106,32 @@ def test_probes_are_counted(path: Path) -> None:
     assert (reader.read().probes, reader.read().probe_us) == (2, 2500)
     writer.recompiled()
     assert reader.read().recompiles == 1
+
+
+_WRITER = """
+import sys
+from pathlib import Path
+from tpujob.record import RecordWriter
+writer = RecordWriter(Path(sys.argv[1]))
+while True:
+    writer.restored(5)
+"""
+
+
+def test_a_section_that_is_being_written_is_not_read(path: Path) -> None:
+    """Writing clears it first: nobody takes that for a fresh start."""
+    reader = RecordReader(path, 1)
+    writer = subprocess.Popen(
+        [sys.executable, "-c", _WRITER, path],
+        env={"PYTHONPATH": f"{ROOT / 'trainer'}:{ROOT / 'operator'}"},
+    )
+    try:
+        wait_until(lambda: reader.read().restored_step == 5, "the first writing")
+        seen = {reader.read().restored_step for _ in range(100_000)}
+    finally:
+        writer.kill()
+        writer.wait()
+    assert seen <= {5, -1}  # one that never came to rest is left out, which is no step
 
 
 def test_a_writer_killed_half_way_does_not_stop_the_reader(path: Path) -> None:

@@ -2,8 +2,9 @@
 
 The trainer is the only writer of every section but the header's request for a save.
 A section starts and ends with the same counter, written in address order by one
-``pack_into``; a reader takes the last counter first, so equal counters mean an
-unbroken section. No lock is shared between the processes: either may die at any time.
+``pack_into``, which clears the section first: a counter of 0 means that it is being
+written. A reader takes the last counter first and the first one last, so equal counters
+mean an unbroken section. No lock is shared between the processes: either may die at any time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from tpujob_agent.protocol import Phase
 
-MAGIC = b"TPUJOBR2"
+MAGIC = b"TPUJOBR3"
 #: Newest losses kept; an agent reads the record far more often than this many steps.
 RING_SIZE = 512
 #: Newest steps of which the times are kept.
@@ -30,7 +31,7 @@ _COUNTER = struct.Struct("=Q")
 _PHASE = struct.Struct("=QqqqQ")  # phase, at_ms, restored_step
 _LOOP = struct.Struct("=QqqqqqqqqQ")  # see RecordWriter.step
 _SAVE = struct.Struct("=QqqqqqQ")  # see _write_save
-_PROBE = struct.Struct("=QqQ")  # see RecordWriter.probe; its counter counts the probes
+_PROBE = struct.Struct("=QqqQ")  # number of probes, time of the newest
 _ENTRY = struct.Struct("=qd")  # step, loss
 _SAMPLE = struct.Struct("=qddddd")  # step, and in seconds: arrived, input, wait, gc, save
 
@@ -48,6 +49,19 @@ _PROBE_OFFSET = 320
 _RING_OFFSET = 384
 _SAMPLES_OFFSET = _RING_OFFSET + RING_SIZE * _ENTRY.size
 RECORD_BYTES = _SAMPLES_OFFSET + SAMPLES_KEPT * _SAMPLE.size
+
+#: A section's counters before it is written for the first time.
+_UNWRITTEN = 1
+_PHASE_START = (0, 0, -1)
+_LOOP_START = (0,) * 8
+_SAVE_START = (0, 0, 0, -1, -1)
+_PROBE_START = (0, 0)
+_SECTIONS = (
+    (_PHASE, _PHASE_OFFSET, _PHASE_START),
+    (_LOOP, _LOOP_OFFSET, _LOOP_START),
+    (_SAVE, _SAVE_OFFSET, _SAVE_START),
+    (_PROBE, _PROBE_OFFSET, _PROBE_START),
+)
 
 _PHASES = list(Phase)
 _NS_PER_MS = 1_000_000
@@ -109,18 +123,18 @@ class RecordReader:
         path.unlink(missing_ok=True)  # an old trainer may still have the old file mapped
         path.write_bytes(_HEADER.pack(MAGIC, generation).ljust(RECORD_BYTES, b"\0"))
         self._memory = _map(path)
-        _PHASE.pack_into(self._memory, _PHASE_OFFSET, 0, 0, 0, -1, 0)
+        for layout, offset, start in _SECTIONS:
+            layout.pack_into(self._memory, offset, _UNWRITTEN, *start, _UNWRITTEN)
 
     def read(self) -> Snapshot:
         """The newest consistent state; parts that never come to rest are left at their start."""
         pid = _INTEGER.unpack_from(self._memory, _PID_OFFSET)[0]
-        phase, phase_at, restored = self._section(_PHASE, _PHASE_OFFSET) or (0, 0, -1)
-        loop = self._section(_LOOP, _LOOP_OFFSET) or (0,) * 8
-        probes = _COUNTER.unpack_from(self._memory, _PROBE_OFFSET)[0]
-        (probe_ns,) = self._section(_PROBE, _PROBE_OFFSET) or (0,)
-        committed, committed_at, blocked_ns, commit_blocked_ms, commit_lag_ms = self._section(
-            _SAVE, _SAVE_OFFSET
-        ) or (0, 0, 0, -1, -1)
+        phase, phase_at, restored = self._section(_PHASE, _PHASE_OFFSET) or _PHASE_START
+        loop = self._section(_LOOP, _LOOP_OFFSET) or _LOOP_START
+        probes, probe_ns = self._section(_PROBE, _PROBE_OFFSET) or _PROBE_START
+        committed, committed_at, blocked_ns, commit_blocked_ms, commit_lag_ms = (
+            self._section(_SAVE, _SAVE_OFFSET) or _SAVE_START
+        )
         return Snapshot(
             pid=pid,
             obeys_saves=bool(_INTEGER.unpack_from(self._memory, _LISTENS_OFFSET)[0]),
@@ -150,7 +164,8 @@ class RecordReader:
         for _ in range(1000):
             end = _COUNTER.unpack_from(self._memory, offset + layout.size - _COUNTER.size)[0]
             values = layout.unpack_from(self._memory, offset)
-            if values[0] == end == values[-1]:
+            first = _COUNTER.unpack_from(self._memory, offset)[0]
+            if 0 != first == values[0] == values[-1] == end:
                 return values[1:-1]
         return None  # the writer was killed between two words: its last state is lost
 
@@ -204,7 +219,7 @@ class RecordWriter:
         self._commit_cost_ms = (-1, -1)
         self._samples, self._probes, self._recompiles = 0, 0, 0
         self._gc_begun, self._gc_s, self._step_blocked_s = 0.0, 0.0, 0.0  # since the last step
-        self._changes = 0
+        self._changes = _UNWRITTEN
         self._listens = False
         _INTEGER.pack_into(self._memory, _PID_OFFSET, os.getpid())
 
@@ -254,7 +269,7 @@ class RecordWriter:
         _LOOP.pack_into(
             self._memory,
             _LOOP_OFFSET,
-            number,
+            number + _UNWRITTEN,
             step,
             now_ms,
             self._first_step,
@@ -263,7 +278,7 @@ class RecordWriter:
             self._input_wait_ns,
             self._losses,
             self._samples,
-            number,
+            number + _UNWRITTEN,
         )
 
     def collecting(self, when: str, _info: object) -> None:
@@ -283,7 +298,9 @@ class RecordWriter:
     def probe(self, seconds: float) -> None:
         """A fixed piece of work on this host's own devices took this long."""
         self._probes = number = self._probes + 1
-        _PROBE.pack_into(self._memory, _PROBE_OFFSET, number, int(seconds * _NS_PER_S), number)
+        counter = number + _UNWRITTEN
+        fields = (number, int(seconds * _NS_PER_S))
+        _PROBE.pack_into(self._memory, _PROBE_OFFSET, counter, *fields, counter)
 
     def _begin(self, step: int, now_ms: int) -> None:
         self._first_step, self._first_step_at_ms = step, now_ms
