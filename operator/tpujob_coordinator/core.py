@@ -22,12 +22,14 @@ from tpujob_agent.protocol import (
     ProcessState,
     Refused,
     Report,
+    Save,
     SaveEvery,
     Stacks,
     Stop,
 )
 from tpujob_coordinator import farewell
 from tpujob_coordinator.ending import end_of_member, end_of_trainer, is_success
+from tpujob_coordinator.farewell import Farewell
 from tpujob_coordinator.generations import Generations
 from tpujob_coordinator.hangs import Inquiry
 from tpujob_coordinator.membership import Member, Place, World
@@ -97,6 +99,7 @@ class Core(Generations):
         """Draw the conclusions of all inputs so far; call after each batch of them."""
         if self.stage is Stage.ADOPTING:
             self._adopt(now_ms)
+            self._hear_leavers(now_ms)
         if self.stage is Stage.RUNNING:
             self._tell_progress(now_ms)
             self._finish_if_done(now_ms)
@@ -156,19 +159,30 @@ class Core(Generations):
         return self.stage is Stage.RUNNING
 
     def _leaving(self, member: Member, message: Leaving, now_ms: int) -> None:
-        member.is_leaving = True
-        data = member.identity | {"graceMs": message.grace_ms}
-        self._append(now_ms, EventKind.DRAINING, data)
-        is_at_stake, known = self._is_at_stake(member), self.farewell
-        if is_at_stake and known and (known.leaver or known.gone):
-            known.join(member, message.grace_ms, now_ms)
-        elif is_at_stake:
-            self._take_leave(member, message, now_ms)
-        elif member.report:
+        if not member.is_leaving:  # else it says so again after a reconnect
+            data = member.identity | {"graceMs": message.grace_ms}
+            self._append(now_ms, EventKind.DRAINING, data)
+        member.is_leaving, member.leaves_by_ms = True, now_ms + message.grace_ms
+        at_ms = member.to_our_clock(message.sent_at_ms, now_ms)
+        if self._is_at_stake(member):
+            self._take_leave(member, at_ms, now_ms)
+        elif member.report and self.stage is not Stage.ADOPTING:
             self._stop_stray(member, member.report)
 
-    def _take_leave(self, member: Member, message: Leaving, now_ms: int) -> None:
+    def _hear_leavers(self, now_ms: int) -> None:
+        """Who had to go before the world was taken over still has to."""
+        self._tell_progress(now_ms)  # of which its phase follows
+        for place in self.world.places if self.world else ():
+            member = self.members.get(place)
+            if member and member.is_leaving and self._is_at_stake(member):
+                self._take_leave(member, now_ms, now_ms)
+
+    def _take_leave(self, member: Member, at_ms: int, now_ms: int) -> None:
         """Have everybody save and exit while there is time, or end the world at once."""
+        known, grace_ms = self.farewell, member.leaves_by_ms - now_ms
+        if known and (known.leaver or known.gone):
+            known.join(member, grace_ms, now_ms)
+            return
         if self.world and self.progress and self.stage is Stage.RUNNING:
             self.farewell = farewell.begin(
                 self.world,
@@ -176,13 +190,12 @@ class Core(Generations):
                 self.members,
                 member,
                 before=self._before,
-                grace_ms=message.grace_ms,
+                grace_ms=grace_ms,
                 now_ms=now_ms,
             )
-        if self.farewell and self.world:
+        if self.farewell:
             self._tell_save(self.farewell.save)
         else:
-            at_ms = member.to_our_clock(message.sent_at_ms, now_ms)
             self._lost(farewell.end_of_leaver(member, at_ms), now_ms)
 
     # ---- reports
@@ -231,11 +244,20 @@ class Core(Generations):
             self.health.take(member, report, now_ms)
         if report.state is ProcessState.RUNNING or is_success(report):
             self._hear(member, report, now_ms)
-        elif self.farewell and report.exit_code == ExitCode.PREEMPTED:
+        elif report.exit_code == ExitCode.PREEMPTED and (leave := self._farewell_of(report)):
             at_ms = member.to_our_clock(report.exited_at_ms, now_ms)
-            self.farewell.left(member.place, at_ms, now_ms)
+            leave.left(member.place, at_ms, now_ms)
         else:
             self._lost(end_of_trainer(member, report, now_ms), now_ms)
+
+    def _farewell_of(self, report: Report) -> Farewell | None:
+        """The one that a trainer has left for; the coordinator before this one may have begun it.
+
+        Who had to go then would have said so again: it was for a larger world.
+        """
+        if self.farewell is None and self._is_adopted and report.obeys_saves:
+            self.farewell = Farewell(Save(report.generation, report.step, then_leave=True))
+        return self.farewell
 
     def _hear(self, member: Member, report: Report, now_ms: int) -> None:
         """A first alarm makes everybody tell where they are; see ``_end_if_due``."""

@@ -65,6 +65,7 @@ class Generations:
         self.step = 0
         self.last_size = 0  # slices of the last world; 0: there was none
         self._pace = 0.0  # its steps a millisecond
+        self._is_adopted = False  # from the coordinator before this one
         self._obeyed = False  # the program has looked at what was wished
         self._missing_since_ms = now_ms  # no world since then
         self._grow_at_ms = 0  # not earlier
@@ -101,6 +102,7 @@ class Generations:
 
     def _begin(self, world: World, now_ms: int, *, adopted: bool) -> Progress:
         self.world, self.newest_generation = world, world.generation
+        self._is_adopted = adopted
         self.last_size = len(world.slices)
         progress = self.progress = Progress(world, self._pace)
         self.health = Health(self.config, world)

@@ -36,6 +36,7 @@ class Member:
     broken_at_ms: int = 0
     report: Report | None = None
     is_leaving: bool = False
+    leaves_by_ms: int = 0  # and is killed then
     is_unsure: bool = False  # an order may have been lost with its connection
     ordered_at_ms: int = 0  # when the last Run was sent
     clock_offset_ms: int | None = None  # ours minus theirs, one-way delay included

@@ -204,6 +204,8 @@ class Simulation:
         )
         hello = dataclasses.replace(hello, **changes)
         self.route(self.core.hello(agent.connection, hello, self.now_ms))
+        if agent.is_leaving:
+            agent.announce(self.now_ms)
         agent.tell(self.now_ms)
 
     def disconnect(self, agent: SimAgent) -> None:

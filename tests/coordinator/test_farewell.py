@@ -218,3 +218,63 @@ def test_a_world_with_nothing_at_stake_ends_at_once(*, obeys: bool) -> None:
     simulation.agents[OTHER].announce(simulation.now_ms)
     simulation.settle()
     assert len(simulation.events(EventKind.LOSS)) == 2
+
+
+def reconnect(simulation: Simulation) -> None:
+    """A new coordinator, to which all agents come."""
+    simulation.restart_coordinator()
+    for agent in simulation.agents.values():
+        simulation.connect(agent)
+    simulation.settle()
+
+
+def leave_saved(simulation: Simulation, step: int) -> None:
+    """Every trainer has saved a step and exits as asked."""
+    for agent in simulation.agents.values():
+        agent.advance(simulation.now_ms, step=step, committed_step=step)
+        agent.end(simulation.now_ms, exit_code=ExitCode.PREEMPTED)
+    simulation.settle()
+
+
+def test_a_new_coordinator_hears_who_has_to_go() -> None:
+    """A farewell outlives the coordinator that began it: the host that goes, and no user error."""
+    simulation = training()
+    simulation.agents[OTHER].announce(simulation.now_ms)
+    simulation.settle()
+    (save,) = farewells(simulation)
+    reconnect(simulation)
+    assert simulation.core.stage is Stage.RUNNING
+    assert not simulation.events(EventKind.LOSS)
+    leave_saved(simulation, save.step)
+    (loss,) = simulation.events(EventKind.LOSS)
+    assert (loss.data["cause"], loss.data["slice"], loss.data["host"]) == (Cause.PREEMPTION, 1, 1)
+    assert simulation.core.budgets.used == {Budget.INFRASTRUCTURE: 1}
+
+
+def test_a_host_that_has_to_go_while_nobody_coordinates_is_not_stopped() -> None:
+    """It speaks before the new coordinator knows of any world, and there is time for a save."""
+    simulation = training()
+    simulation.restart_coordinator()
+    simulation.agents[OTHER].is_leaving = True
+    for place in (OTHER, *(place for place in simulation.places if place != OTHER)):
+        simulation.connect(simulation.agents[place])
+        simulation.settle()
+    assert simulation.core.stage is Stage.RUNNING
+    assert not simulation.events(EventKind.LOSS)
+    assert farewells(simulation)
+    assert len(simulation.events(EventKind.DRAINING)) == 1
+
+
+def test_what_the_coordinator_before_asked_for_is_no_error_of_the_user() -> None:
+    """Nobody has to go: it was to form a larger world, and the next one is formed at once."""
+    simulation = training()
+    reconnect(simulation)
+    leave_saved(simulation, 20)
+    assert not simulation.events(EventKind.LOSS)
+    assert simulation.core.budgets.used == {}
+    assert [e.data["generation"] for e in simulation.events(EventKind.GENERATION_STARTED)] == [1, 2]
+    simulation.train()
+    for agent in simulation.agents.values():
+        agent.end(simulation.now_ms, exit_code=ExitCode.PREEMPTED)
+    simulation.settle()
+    assert simulation.events(EventKind.LOSS)[-1].data["cause"] == Cause.USER_ERROR

@@ -269,6 +269,8 @@ class Agent:
             self._trainer.resend()
         self._reported = ()
         self._send(hello)
+        if self._is_leaving:  # a new coordinator has not heard it
+            self._send_leaving()
 
     def _log_connection(self) -> None:
         """Say once what is wrong, and once that it is over."""
@@ -372,8 +374,12 @@ class Agent:
         self._is_leaving = True
         log("SIGTERM: leaving")
         self._exit_code = TERMINATED
-        self._send(protocol.Leaving(now_ms(), self._settings.grace_s * 1000))
         self._leave_by_s = time.monotonic() + self._settings.grace_s - LAST_S
+        self._send_leaving()
+
+    def _send_leaving(self) -> None:
+        left_s = max(0.0, self._leave_by_s + LAST_S - time.monotonic())
+        self._send(protocol.Leaving(now_ms(), round(left_s * 1000)))
 
     def _has_to_stop(self) -> bool:
         """Whether the trainer gets no more time to save and exit by itself."""

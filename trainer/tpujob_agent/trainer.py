@@ -140,6 +140,8 @@ class Trainer:
         if isinstance(order, SaveEvery):
             self._record.save_every(order.interval_ms)
             return
+        if self.is_asked_to_leave:  # at a step that all know; a new coordinator does not
+            return
         self.is_asked_to_leave = order.then_leave
         self._record.ask_for_save(order.step, then_leave=order.then_leave)
 
