@@ -11,7 +11,7 @@ from tests.agent.rig import Rig, rig
 from tests.waiting import wait_until
 from tpujob_agent.protocol import Env, EventKind, ExitCode
 
-#: Saves when asked to, and leaves if that is wanted. Two flags in its folder hold it up.
+#: Saves when asked to, and leaves if that is wanted. Three flags in its folder hold it up.
 TRAINING = f"""LEAVE = {ExitCode.PREEMPTED}
 import os, sys, time
 import tpujob
@@ -35,6 +35,9 @@ for step in range(start + 1, 1_000_000):
         wait_for_the_others()
     wish = tpujob.save_request()
     if wish.step == step:
+        open("saving-" + rank, "w").close()
+        while os.path.exists("slow"):
+            time.sleep(0.01)
         save(step)
         if wish.then_leave:
             sys.exit(LEAVE)
@@ -107,6 +110,24 @@ def test_a_deleted_pod_costs_no_step(tmp_path: Path) -> None:
         restored = made.wait_event(EventKind.RESTORED, generation=2)["data"]["step"]
         committed = made.wait_event(EventKind.COMMITTED)["data"]["step"]
         assert restored == committed == loss["step"] > 0
+
+
+def test_a_deleted_pod_costs_no_step_when_the_coordinator_goes_meanwhile(tmp_path: Path) -> None:
+    """The next one hears again who has to go, and charges neither the user nor the node."""
+    with rig(tmp_path) as made:
+        (tmp_path / "slow").touch()
+        start(made)
+        made.wait_event(EventKind.PROGRESS, count=2)
+        made.agents[1, 1].kill(signal.SIGTERM)
+        wait_until(lambda: len([*tmp_path.glob("saving-*")]) == 4, "all begin to save")
+        made.kill_coordinator()
+        made.start_coordinator()
+        made.wait_event(EventKind.GENERATION_STARTED, adopted=True)
+        (tmp_path / "slow").unlink()
+        loss = made.wait_event(EventKind.LOSS)["data"]
+        assert (loss["cause"], loss["slice"], loss["host"]) == ("preemption", 1, 1)
+        assert made.agents[1, 1].wait() == 128 + signal.SIGTERM
+        assert made.wait_event(EventKind.COMMITTED)["data"]["step"] == loss["step"] > 0
 
 
 def test_a_program_that_does_not_save_on_request_is_not_waited_for(tmp_path: Path) -> None:
