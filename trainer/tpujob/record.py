@@ -266,10 +266,11 @@ class RecordWriter:
             _SAMPLE.pack_into(self._memory, place, step, *spans_s)
             self._samples += 1
             self._gc_s = self._step_blocked_s = 0.0
+        counter = number + _UNWRITTEN
         _LOOP.pack_into(
             self._memory,
             _LOOP_OFFSET,
-            number + _UNWRITTEN,
+            counter,
             step,
             now_ms,
             self._first_step,
@@ -278,7 +279,7 @@ class RecordWriter:
             self._input_wait_ns,
             self._losses,
             self._samples,
-            number + _UNWRITTEN,
+            counter,
         )
 
     def collecting(self, when: str, _info: object) -> None:
