@@ -249,26 +249,14 @@ class Agent:
     # ---- coordinator
 
     def _greet(self) -> None:
-        settings = self._settings
         socket_ = self._stream.socket
         if socket_ is None:
             return
         self._selector.register(socket_, selectors.EVENT_READ, self._on_message)
-        hello = protocol.Hello(
-            token=settings.token,
-            slice=settings.slice,
-            host=settings.host_index,
-            pod=settings.pod,
-            node=settings.node,
-            ip=settings.ip,
-            incarnation=self._incarnation,
-            sent_at_ms=now_ms(),
-            attempt=settings.attempt,
-        )
         if self._trainer:
             self._trainer.resend()
         self._reported = ()
-        self._send(hello)
+        self._send(self._settings.hello(self._incarnation, now_ms()))
         if self._is_leaving:  # a new coordinator has not heard it
             self._send_leaving()
 

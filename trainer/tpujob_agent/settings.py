@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from tpujob_agent.protocol import Env
+from tpujob_agent.protocol import Env, Hello
 from tpujob_agent.watchdog import HangLimits
 
 DEFAULT_RUN_DIR = "/tpujob/run"
@@ -63,6 +63,20 @@ class Settings:
             ),
             progress_pattern=_pattern(env),
             hang=_hang(env),
+        )
+
+    def hello(self, incarnation: str, now_ms: int) -> Hello:
+        """What an agent begins a connection with; its incarnation lasts as long as its process."""
+        return Hello(
+            token=self.token,
+            slice=self.slice,
+            host=self.host_index,
+            pod=self.pod,
+            node=self.node,
+            ip=self.ip,
+            incarnation=incarnation,
+            sent_at_ms=now_ms,
+            attempt=self.attempt,
         )
 
 
