@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.coordinator.simulation import Simulation, config
+from tests.coordinator.worlds import save_and_leave
 from tpujob_agent.protocol import Budget, Cause, EventKind, ExitCode, Phase, Save
 from tpujob_coordinator.farewell import LAST_MS
 from tpujob_coordinator.membership import Place
@@ -136,10 +137,7 @@ def test_what_only_memory_holds_is_saved_before_its_pods_go() -> None:
     (save,) = farewells(simulation)
     assert (save.then_leave, save.step) == (True, 10 + 15)  # of a second and a half, as before
     assert len(simulation.events(EventKind.LOSS)) == 1  # the crash before
-    for agent in simulation.agents.values():
-        agent.advance(simulation.now_ms, step=save.step, committed_step=save.step)
-        agent.end(simulation.now_ms, exit_code=ExitCode.PREEMPTED)
-    simulation.settle()
+    save_and_leave(simulation)
     assert simulation.events(EventKind.LOSS)[-1].data["cause"] == Cause.PREEMPTION
     assert simulation.core.committed_step == save.step
 
@@ -177,10 +175,7 @@ def test_a_world_that_has_not_restored_yet_is_waited_for_until_it_has() -> None:
     restore(simulation, 10)
     (save,) = farewells(simulation)
     assert save.step > 10
-    for agent in simulation.agents.values():
-        agent.advance(simulation.now_ms, step=save.step, committed_step=save.step)
-        agent.end(simulation.now_ms, exit_code=ExitCode.PREEMPTED)
-    simulation.settle()
+    save_and_leave(simulation)
     assert simulation.events(EventKind.LOSS)[-1].data["cause"] == Cause.PREEMPTION
     assert simulation.core.committed_step == save.step
 

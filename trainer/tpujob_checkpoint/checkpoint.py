@@ -313,7 +313,7 @@ def require_writable(directory: str) -> None:
         if reason := storage.buckets().why_not_writable(directory):
             raise CheckpointUnusableError(f"checkpoint directory {directory}: {reason}")
         return
-    probe = storage.path_of(directory) / f".writable-{os.getpid()}"
+    probe = epath.Path(directory) / f".writable-{os.getpid()}"
     try:
         probe.parent.mkdir(parents=True, exist_ok=True)
         probe.write_text("")
