@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -119,7 +118,7 @@ while True:
 
 
 def test_a_section_that_is_being_written_is_not_read(path: Path) -> None:
-    """Writing clears it first: nobody takes that for a fresh start."""
+    """Nobody takes half of it for a fresh start."""
     reader = RecordReader(path, 1)
     writer = subprocess.Popen(
         [sys.executable, "-c", _WRITER, path],
@@ -135,15 +134,57 @@ def test_a_section_that_is_being_written_is_not_read(path: Path) -> None:
 
 
 def test_a_writer_killed_half_way_does_not_stop_the_reader(path: Path) -> None:
-    """A torn section is left out; the others still tell."""
+    """A torn section is left out, wherever it is torn; the others still tell."""
     reader, writer = RecordReader(path, 1), RecordWriter(path)
     writer.step(1, None, 0, 0.0)
     writer.committed(1)
-    with path.open("r+b") as record:
-        record.seek(128)  # the loop section's first counter, as if its last was never reached
-        record.write(struct.pack("=Q", 99))
-    seen = reader.read()
-    assert (seen.step, seen.committed_step) == (0, 1)
+    whole = path.read_bytes()
+    writer.step(2, None, 100, 1.0)
+    for word in range(128, 200, 8):  # of the loop's section; those of the next step are there
+        with path.open("r+b") as record:
+            record.seek(word)
+            is_changed = record.read(8) != whole[word : word + 8]
+            record.seek(word)
+            record.write(whole[word : word + 8])
+        seen = reader.read()
+        assert (seen.step, seen.committed_step) == (0 if is_changed else 2, 1)
+        writer.step(2, None, 100, 1.0)
+        whole = path.read_bytes()
+        writer.step(2, None, 100, 1.0)
+
+
+def test_a_wait_for_a_save_shows_while_it_lasts(path: Path) -> None:
+    """The program tells its beginning, its limit, and, however it ends, its end."""
+    reader = RecordReader(path, 1)
+    code = (
+        "import sys, tpujob\n"
+        "def pause():\n"
+        "    print(flush=True)\n"
+        "    sys.stdin.readline()\n"
+        "with tpujob.waiting_for_save():\n"
+        "    pause()\n"
+        "try:\n"
+        "    with tpujob.waiting_for_save(2.5):\n"
+        "        pause()\n"
+        "        raise OSError\n"
+        "except OSError:\n"
+        "    pause()\n"
+    )
+    env = {Env.RECORD: str(path), "PYTHONPATH": str(ROOT / "trainer")}
+    pipe = subprocess.PIPE
+    seen = [reader.read()]
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=env, stdin=pipe, stdout=pipe
+    ) as program:
+        assert program.stdin
+        assert program.stdout
+        for _ in range(3):
+            program.stdout.readline()
+            seen.append(reader.read())
+            program.stdin.write(b"\n")
+            program.stdin.flush()
+    assert [one.save_wait_since_ms > 0 for one in seen] == [False, True, True, False]
+    assert [one.save_wait_limit_ms for one in seen] == [-1, -1, 2_500, -1]
 
 
 def test_a_new_generation_starts_empty(path: Path) -> None:
@@ -181,6 +222,7 @@ def test_without_an_agent_nothing_happens(value: str | None) -> None:
     code = (
         "import tpujob; tpujob.phase('init'); tpujob.restored(0); tpujob.step(1, loss=2.0);"
         "tpujob.committed(1); tpujob.save_blocked(0.1);"
+        "tpujob.waiting_for_save().__enter__();"
         "assert not tpujob.should_save(1); assert tpujob.step_ceiling() is None; print('fine')"
     )
     env = {"PYTHONPATH": str(ROOT / "trainer")} | ({Env.RECORD: value} if value else {})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from tpujob.record import Snapshot
 from tpujob_agent.protocol import Phase
 from tpujob_agent.watchdog import (
     PHASE_LIMIT_S,
+    SAVE_LIMIT_S,
     STOPPED_LIMIT_S,
     UNPACED_LIMIT_S,
     HangLimits,
@@ -52,6 +55,33 @@ def test_a_pause_that_was_survived_may_come_again() -> None:
     watchdog, seen, now = stepping([0.1] * 10 + [8.0] + [0.1] * 10)
     assert watchdog.check(seen, "S", now + 15.9) == ""
     assert "limit 16.0 s" in watchdog.check(seen, "S", now + 16.1)
+
+
+@pytest.mark.parametrize(
+    ("told", "limit_s"),
+    [
+        ({}, SAVE_LIMIT_S),
+        ({"commit_lag_ms": 60_000}, SAVE_LIMIT_S),
+        ({"commit_lag_ms": 600_000}, 6_000.0),
+        ({"save_wait_limit_ms": 240_000, "commit_lag_ms": 600_000}, 240.0),
+    ],
+    ids=["nothing is known", "saves are fast", "saves are slow", "the program knows"],
+)
+def test_a_loop_that_waits_for_a_save_has_the_limit_of_saves(
+    told: dict[str, int], limit_s: float
+) -> None:
+    """Not that of its steps, and the steps' limit counts from the wait's end again."""
+    watchdog, seen, now = stepping([0.1] * 20)
+    waiting = dataclasses.replace(seen, save_wait_since_ms=5, **told)  # type: ignore[arg-type] # integers only
+    assert watchdog.check(waiting, "S", now + 1) == ""
+    assert watchdog.check(waiting, "S", now + 1 + limit_s) == ""
+    overdue = watchdog.check(waiting, "S", now + 2 + limit_s)
+    assert (
+        overdue == f"waits for a save for {limit_s + 1:.0f} s (limit {limit_s:.0f} s) after step 21"
+    )
+    watchdog.check(seen, "S", now + limit_s)
+    assert watchdog.check(seen, "S", now + limit_s + 9.9) == ""
+    assert "limit 10.0 s" in watchdog.check(seen, "S", now + limit_s + 10.1)
 
 
 def test_until_the_pace_is_known_a_step_may_compile() -> None:

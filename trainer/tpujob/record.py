@@ -1,10 +1,9 @@
 """The heartbeat record: a small shared memory file between a trainer and its agent.
 
 The trainer is the only writer of every section but the header's request for a save.
-A section starts and ends with the same counter, written in address order by one
-``pack_into``, which clears the section first: a counter of 0 means that it is being
-written. A reader takes the last counter first and the first one last, so equal counters
-mean an unbroken section. No lock is shared between the processes: either may die at any time.
+A section ends with the CRC of its content: a reader that meets one that is being written, or
+was written half, finds that they do not fit, whatever the order in which the processor makes
+stores visible. No lock is shared between the processes: either may die at any time.
 """
 
 from __future__ import annotations
@@ -15,11 +14,12 @@ import os
 import struct
 import threading
 import time
+import zlib
 from pathlib import Path
 
 from tpujob_agent.protocol import Phase
 
-MAGIC = b"TPUJOBR3"
+MAGIC = b"TPUJOBR4"
 #: Newest losses kept; an agent reads the record far more often than this many steps.
 RING_SIZE = 512
 #: Newest steps of which the times are kept.
@@ -27,11 +27,12 @@ SAMPLES_KEPT = 256
 
 _HEADER = struct.Struct("=8sQ")  # magic, generation
 _INTEGER = struct.Struct("=q")
-_COUNTER = struct.Struct("=Q")
-_PHASE = struct.Struct("=QqqqQ")  # phase, at_ms, restored_step
-_LOOP = struct.Struct("=QqqqqqqqqQ")  # see RecordWriter.step
-_SAVE = struct.Struct("=QqqqqqQ")  # see _write_save
-_PROBE = struct.Struct("=QqqQ")  # number of probes, time of the newest
+_CHECK = struct.Struct("=Q")
+_PHASE = struct.Struct("=qqq")  # phase, at_ms, restored_step
+_LOOP = struct.Struct("=qqqqqqqq")  # see RecordWriter.step
+_SAVE = struct.Struct("=qqqqq")  # see _write_save
+_PROBE = struct.Struct("=qq")  # number of probes, time of the newest
+_WAIT = struct.Struct("=qq")  # since when the loop waits for a save, and its limit
 _ENTRY = struct.Struct("=qd")  # step, loss
 _SAMPLE = struct.Struct("=qddddd")  # step, and in seconds: arrived, input, wait, gc, save
 
@@ -46,21 +47,22 @@ _RECOMPILES_OFFSET = 112
 _LOOP_OFFSET = 128
 _SAVE_OFFSET = 256
 _PROBE_OFFSET = 320
+_WAIT_OFFSET = 352
 _RING_OFFSET = 384
 _SAMPLES_OFFSET = _RING_OFFSET + RING_SIZE * _ENTRY.size
 RECORD_BYTES = _SAMPLES_OFFSET + SAMPLES_KEPT * _SAMPLE.size
 
-#: A section's counters before it is written for the first time.
-_UNWRITTEN = 1
 _PHASE_START = (0, 0, -1)
 _LOOP_START = (0,) * 8
 _SAVE_START = (0, 0, 0, -1, -1)
 _PROBE_START = (0, 0)
+_WAIT_START = (0, -1)
 _SECTIONS = (
     (_PHASE, _PHASE_OFFSET, _PHASE_START),
     (_LOOP, _LOOP_OFFSET, _LOOP_START),
     (_SAVE, _SAVE_OFFSET, _SAVE_START),
     (_PROBE, _PROBE_OFFSET, _PROBE_START),
+    (_WAIT, _WAIT_OFFSET, _WAIT_START),
 )
 
 _PHASES = list(Phase)
@@ -94,6 +96,8 @@ class Snapshot:
     save_blocked_ms: int = 0
     commit_blocked_ms: int = -1
     commit_lag_ms: int = -1
+    save_wait_since_ms: int = 0  # the loop stands still for a save; 0: it does not
+    save_wait_limit_ms: int = -1  # longest that it takes, as the program says; -1: not told
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,6 +120,11 @@ def _map(path: Path) -> mmap.mmap:
         os.close(descriptor)
 
 
+def _write(memory: mmap.mmap, layout: struct.Struct, offset: int, values: tuple[int, ...]) -> None:
+    content = layout.pack(*values)
+    memory[offset : offset + layout.size + _CHECK.size] = content + _CHECK.pack(zlib.crc32(content))
+
+
 class RecordReader:
     """The agent's side: makes the file, reads it, and asks for saves."""
 
@@ -124,7 +133,7 @@ class RecordReader:
         path.write_bytes(_HEADER.pack(MAGIC, generation).ljust(RECORD_BYTES, b"\0"))
         self._memory = _map(path)
         for layout, offset, start in _SECTIONS:
-            layout.pack_into(self._memory, offset, _UNWRITTEN, *start, _UNWRITTEN)
+            _write(self._memory, layout, offset, start)
 
     def read(self) -> Snapshot:
         """The newest consistent state; parts that never come to rest are left at their start."""
@@ -135,6 +144,7 @@ class RecordReader:
         committed, committed_at, blocked_ns, commit_blocked_ms, commit_lag_ms = (
             self._section(_SAVE, _SAVE_OFFSET) or _SAVE_START
         )
+        wait_since, wait_limit = self._section(_WAIT, _WAIT_OFFSET) or _WAIT_START
         return Snapshot(
             pid=pid,
             obeys_saves=bool(_INTEGER.unpack_from(self._memory, _LISTENS_OFFSET)[0]),
@@ -158,15 +168,16 @@ class RecordReader:
             save_blocked_ms=blocked_ns // _NS_PER_MS,
             commit_blocked_ms=commit_blocked_ms if committed else -1,
             commit_lag_ms=commit_lag_ms if committed else -1,
+            save_wait_since_ms=wait_since,
+            save_wait_limit_ms=wait_limit,
         )
 
     def _section(self, layout: struct.Struct, offset: int) -> tuple[int, ...] | None:
+        size = layout.size
         for _ in range(1000):
-            end = _COUNTER.unpack_from(self._memory, offset + layout.size - _COUNTER.size)[0]
-            values = layout.unpack_from(self._memory, offset)
-            first = _COUNTER.unpack_from(self._memory, offset)[0]
-            if 0 != first == values[0] == values[-1] == end:
-                return values[1:-1]
+            found = self._memory[offset : offset + size + _CHECK.size]
+            if zlib.crc32(found[:size]) == _CHECK.unpack_from(found, size)[0]:
+                return layout.unpack_from(found)
         return None  # the writer was killed between two words: its last state is lost
 
     def losses(self, after: int, until: int) -> list[list[float]]:
@@ -219,7 +230,6 @@ class RecordWriter:
         self._commit_cost_ms = (-1, -1)
         self._samples, self._probes, self._recompiles = 0, 0, 0
         self._gc_begun, self._gc_s, self._step_blocked_s = 0.0, 0.0, 0.0  # since the last step
-        self._changes = _UNWRITTEN
         self._listens = False
         _INTEGER.pack_into(self._memory, _PID_OFFSET, os.getpid())
 
@@ -236,9 +246,8 @@ class RecordWriter:
             self._write_phase()
 
     def _write_phase(self) -> None:
-        self._changes += 1
         fields = (_PHASES.index(self._phase), self._phase_at_ms, self._restored_step)
-        _PHASE.pack_into(self._memory, _PHASE_OFFSET, self._changes, *fields, self._changes)
+        _write(self._memory, _PHASE, _PHASE_OFFSET, fields)
 
     def step(
         self,
@@ -248,7 +257,7 @@ class RecordWriter:
         input_wait_s: float,
         times: tuple[float, float] | None = None,
     ) -> None:
-        """A step has finished; about a microsecond. ``times``: when it arrived, and its wait."""
+        """A step has finished; about two microseconds. ``times``: when it arrived, and its wait."""
         now_ms = time.time_ns() // _NS_PER_MS
         self._steps = number = self._steps + 1
         if number == 1:
@@ -266,11 +275,7 @@ class RecordWriter:
             _SAMPLE.pack_into(self._memory, place, step, *spans_s)
             self._samples += 1
             self._gc_s = self._step_blocked_s = 0.0
-        counter = number + _UNWRITTEN
-        _LOOP.pack_into(
-            self._memory,
-            _LOOP_OFFSET,
-            counter,
+        fields = (
             step,
             now_ms,
             self._first_step,
@@ -279,8 +284,8 @@ class RecordWriter:
             self._input_wait_ns,
             self._losses,
             self._samples,
-            counter,
         )
+        _write(self._memory, _LOOP, _LOOP_OFFSET, fields)
 
     def collecting(self, when: str, _info: object) -> None:
         """For ``gc.callbacks``: the garbage collector starts or stops."""
@@ -299,9 +304,7 @@ class RecordWriter:
     def probe(self, seconds: float) -> None:
         """A fixed piece of work on this host's own devices took this long."""
         self._probes = number = self._probes + 1
-        counter = number + _UNWRITTEN
-        fields = (number, int(seconds * _NS_PER_S))
-        _PROBE.pack_into(self._memory, _PROBE_OFFSET, counter, *fields, counter)
+        _write(self._memory, _PROBE, _PROBE_OFFSET, (number, int(seconds * _NS_PER_S)))
 
     def _begin(self, step: int, now_ms: int) -> None:
         self._first_step, self._first_step_at_ms = step, now_ms
@@ -325,10 +328,16 @@ class RecordWriter:
             self._write_save()
 
     def _write_save(self) -> None:
-        self._changes += 1
         fields = (self._committed_step, self._committed_at_ms, self._blocked_ns)
-        cost = self._commit_cost_ms
-        _SAVE.pack_into(self._memory, _SAVE_OFFSET, self._changes, *fields, *cost, self._changes)
+        _write(self._memory, _SAVE, _SAVE_OFFSET, fields + self._commit_cost_ms)
+
+    def begin_save_wait(self, limit_s: float | None) -> None:
+        """The loop stands still for a save from now on; None: no limit of its own."""
+        _write(self._memory, _WAIT, _WAIT_OFFSET, (_now_ms(), _ms_or_none(limit_s)))
+
+    def end_save_wait(self) -> None:
+        """The loop goes on."""
+        _write(self._memory, _WAIT, _WAIT_OFFSET, _WAIT_START)
 
     def model_flops(self, per_token: float) -> None:
         """What the model needs for one token."""

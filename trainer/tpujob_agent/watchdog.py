@@ -23,6 +23,9 @@ PHASE_LIMIT_S: dict[Phase, float] = {
     Phase.SETUP: 900.0,
     Phase.FINISHING: 1800.0,
 }
+#: A loop may stand still for a save so long, or for so many times what the last one took.
+SAVE_LIMIT_S = 1800.0
+_SAVE_FACTOR = 10.0
 #: Until the pace is known, a step may take this long: it may compile once more.
 UNPACED_LIMIT_S = 600.0
 #: A trainer stopped by SIGSTOP (state T; a debugger's is t) is not given longer than this.
@@ -46,7 +49,7 @@ class Watchdog:
 
     def __init__(self, limits: HangLimits, now_s: float) -> None:
         self._limits = limits
-        self._seen: tuple[Phase, int, int] = (Phase.STARTING, 0, -1)
+        self._seen: tuple[Phase, int, int, int] = (Phase.STARTING, 0, -1, 0)
         self._moved_s = now_s
         self._stopped: tuple[float, int] | None = None  # since when, and its CPU time then
         self._pace: collections.deque[float] = collections.deque(maxlen=_KEPT)
@@ -68,12 +71,16 @@ class Watchdog:
         idle_s = now_s - self._moved_s
         if limit_s is None or idle_s <= limit_s:
             return ""
+        if seen.save_wait_since_ms:
+            waited = f"waits for a save for {idle_s:.0f} s (limit {limit_s:.0f} s)"
+            return f"{waited} after step {seen.step}"
         if seen.phase is Phase.TRAIN:
             return f"no step after step {seen.step} for {idle_s:.1f} s (limit {limit_s:.1f} s)"
         return f"in phase {seen.phase.value} for {idle_s:.0f} s (limit {limit_s:.0f} s)"
 
     def _take(self, seen: Snapshot, now_s: float) -> None:
-        before, mark = self._seen, (seen.phase, seen.step, seen.committed_step)
+        before = self._seen
+        mark = (seen.phase, seen.step, seen.committed_step, seen.save_wait_since_ms)
         if mark == before:
             return
         steps = seen.step - before[1]
@@ -95,6 +102,8 @@ class Watchdog:
         return f"its process is stopped (SIGSTOP) for {stopped_s:.1f} s"
 
     def _limit_s(self, seen: Snapshot) -> float | None:
+        if seen.save_wait_since_ms:
+            return _save_limit_s(seen)
         if seen.phase is not Phase.TRAIN:
             return PHASE_LIMIT_S.get(seen.phase)
         limits = self._limits
@@ -102,3 +111,9 @@ class Watchdog:
             return max(UNPACED_LIMIT_S, limits.min_s)
         pace_s = limits.factor * statistics.median(self._pace)
         return max(limits.min_s, pace_s, _PAUSE_FACTOR * self._longest_s)
+
+
+def _save_limit_s(seen: Snapshot) -> float:
+    if seen.save_wait_limit_ms >= 0:
+        return seen.save_wait_limit_ms / 1000
+    return max(SAVE_LIMIT_S, _SAVE_FACTOR * seen.commit_lag_ms / 1000)
