@@ -40,6 +40,8 @@ class Target:
         return {
             "image": {"reference": self.operator_image, "pullPolicy": "IfNotPresent"},
             "trainer": {"image": self.trainer_image},
+            # The folder that the hosts share is one of the nodes where there is no claim for it.
+            "templatePolicy": {"allow": ["hostPath"] if "hostPath" in self.volume else []},
         }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -232,6 +233,26 @@ def test_a_log_that_nobody_reads_stops_nobody() -> None:
         output.close()
         os.close(log_read)
         os.close(log_write)
+
+
+@pytest.mark.parametrize(
+    ("line", "step"),
+    [
+        (b"step=12", 12),
+        (b"x" * 60_000 + b" step=13", 13),  # as progress bars do
+        (b"step=14" + b"x" * 60_000, 0),
+        (b"step=" + b"9" * 5000, 0),
+    ],
+    ids=["short", "end of a long line", "beginning of a long line", "no number of a step"],
+)
+def test_progress_is_read_from_the_end_of_a_line(line: bytes, step: int) -> None:
+    """However long the line is; a pattern that takes quadratic time meets 1,024 bytes of it."""
+    with Path(os.devnull).open("wb") as log:
+        output = Output(log.fileno(), re.compile(b"step=(?P<step>[0-9]+)"))
+        os.write(output.writer, line + b"\n")
+        output.pump()
+        assert output.step == step
+        output.close()
 
 
 def test_this_interpreter_is_among_the_tested() -> None:

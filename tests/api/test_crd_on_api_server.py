@@ -117,6 +117,12 @@ _BAD: list[tuple[str, Object, str]] = [
         "recovery.preload is for the agent",
     ),
     ("too many spares", {"slices": 1024, "spares": 1}, "must not be above 1024"),
+    (
+        "too many hosts",
+        {"accelerator": "v5p", "topology": "16x20x28", "slices": 1, "spares": 7},
+        "must not have more than 16384 hosts: ask for fewer or smaller slices",
+    ),
+    ("long pattern", {"health": {"progressPattern": "(?P<step>x)" * 30}}, "256"),
     ("goodput in percent", {"objectives": {"goodput": 95}}, "less than or equal to 1"),
     ("no program", {"trainer": None}, "exactly one of template"),
     (

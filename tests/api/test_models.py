@@ -55,6 +55,16 @@ _BAD: list[tuple[dict[str, Any], str]] = [
     ({"health": {"straggler": {"ratio": 1.0}}}, "straggler.ratio: must be between 1.05 and 10"),
     ({"health": {"progressPattern": "step="}}, "needs a group named step"),
     ({"health": {"progressPattern": "(?P<step>"}}, "not a regular expression"),
+    ({"health": {"progressPattern": "(?P<step>a{99999999999})"}}, "not a regular expression"),
+    ({"health": {"progressPattern": "(?P<step>x)" * 30}}, "at most 256 characters"),
+    (
+        {"accelerator": "v5p", "topology": "16x20x28", "slices": 8},
+        "must not have more than 16384 hosts: ask for fewer or smaller slices; these are 17920",
+    ),
+    (
+        {"slices": 512, "trainer": {"config": {"x": "y" * 300_000}}},
+        "bytes in each of 1024 pods are too much for the cluster: at most 262144 bytes fit so many",
+    ),
     ({"recovery": {"budgets": {"process": -2}}}, "spec.recovery.budgets.process: "),
     ({"trainer": {"config": {}, "env": [{"name": "TPUJOB_X", "value": "1"}]}}, "TPUJOB_X"),
     ({"trainer": {"config": {}, "volumes": [{"name": "tpujob"}]}}, "tpujob is the operator's"),

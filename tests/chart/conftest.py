@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helm_python import Config
 
+from localcluster.cluster import Cluster
 from tests.rendering import CHART, rendered
 
 Objects = dict[str, dict[str, Any]]
@@ -29,3 +31,12 @@ def render() -> Render:
         return {f"{item['kind']}/{item['metadata']['name']}": item for item in documents}
 
     return made
+
+
+@pytest.fixture
+def helm(control_plane: Cluster, namespace: str) -> Iterator[Config]:
+    """Helm in a namespace of one's own; what it installs is removed."""
+    with Config(kubeconfig_path=str(control_plane.kubeconfig), namespace=namespace) as config:
+        yield config
+        for release in config.list():
+            config.uninstall(release["name"])

@@ -93,7 +93,7 @@ def test_objects_fit_kubernetes_schemas(render: Render, values: dict[str, Any]) 
         ({"crds": {"keep": "yes"}}, "/crds/keep"),
         ({"prices": {"v5e": {"Spott": 1}}}, "Spott"),
         ({"monitoring": {"monitors": {"interval": "often"}}}, "/monitoring/monitors/interval"),
-        ({"templatePolicy": {"allow": ["hostPorts"]}}, "/templatePolicy/allow/0"),
+        ({"templatePolicy": {"allow": ["hostFiles"]}}, "/templatePolicy/allow/0"),
     ],
     ids=str,
 )
@@ -179,15 +179,18 @@ def test_nodes_are_changed_only_on_request(render: Render) -> None:
         assert ("patch" in nodes["verbs"]) is wished
 
 
-def test_templates_are_judged_only_on_request(render: Render) -> None:
-    """The policy is off by default; on, it is what was reviewed, and not empty."""
-    assert not [key for key in render() if key.startswith("ValidatingAdmission")]
-    some = render({"templatePolicy": _SOME["templatePolicy"]})
-    policy = [thing for key, thing in some.items() if key.startswith("ValidatingAdmission")]
-    _compare(policy, "policy")
-    everything = ["hostPath", "privileged", "hostNetwork", "hostPID", "hostIPC"]
+def test_templates_are_judged_by_default(render: Render, chart_path: Path) -> None:
+    """The policy can be opened and switched off, and is never empty."""
+    key = "ValidatingAdmissionPolicy/tpujob-operator-templates"
+    schema = json.loads((chart_path / "values.schema.json").read_text())["properties"]
+    groups = schema["templatePolicy"]["properties"]["allow"]["items"]["enum"]
+    policies = [render({"templatePolicy": {"allow": [group]}})[key] for group in groups]
+    closed = len(render()[key]["spec"]["validations"])
+    assert closed == len(groups)
+    assert {len(policy["spec"]["validations"]) for policy in policies} == {closed - 1}
+    assert key not in render({"templatePolicy": {"enabled": False}})
     with pytest.raises(HelmError, match="templatePolicy allows everything"):
-        render({"templatePolicy": {"enabled": True, "allow": everything}})
+        render({"templatePolicy": {"allow": groups}})
 
 
 def test_pod_fits_the_restricted_standard(render: Render) -> None:
@@ -215,6 +218,7 @@ def test_other_switches(render: Render) -> None:
         "serviceAccount": {"create": False, "name": "mine"},
         "rbac": {"create": False, "aggregateToDefaultRoles": False},
         "operatorKey": {"existingSecret": "mine"},
+        "templatePolicy": {"enabled": False},
     }
     kinds = {key.split("/")[0] for key in render(values)}
     assert kinds == {"Deployment", "Service", "CustomResourceDefinition"}

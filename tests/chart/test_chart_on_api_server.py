@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,8 @@ from helm_python import Config
 
 from localcluster.cluster import Cluster
 from localcluster.kubeapi import ApiError
-from tests.namespaced import Namespaced
-from tests.specs import TWO_SLICES
-from tests.waiting import wait_until
-from tpujob_operator.core.kinds import TPU_TRAINING_JOB
 
 pytestmark = pytest.mark.control_plane
-
-
-@pytest.fixture
-def helm(control_plane: Cluster, namespace: str) -> Iterator[Config]:
-    """Helm in a namespace of one's own; what it installs is removed."""
-    with Config(kubeconfig_path=str(control_plane.kubeconfig), namespace=namespace) as config:
-        yield config
-        for release in config.list():
-            config.uninstall(release["name"])
 
 
 def _key(cluster: Cluster, namespace: str, release: str) -> str:
@@ -35,8 +21,14 @@ def _key(cluster: Cluster, namespace: str, release: str) -> str:
 
 
 def _values(release: str) -> dict[str, Any]:
-    # The CRD belongs to the session's control plane; roles are named after the release.
-    return {"crds": {"enabled": False}, "podLabels": {"test": release}}
+    # The CRD belongs to the session's control plane, other namespaces to other tests; roles are
+    # named after the release.
+    policy = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": release}}}
+    return {
+        "crds": {"enabled": False},
+        "podLabels": {"test": release},
+        "templatePolicy": policy,
+    }
 
 
 def test_key_survives_upgrades(
@@ -122,77 +114,3 @@ def test_users_of_a_namespace_may_have_jobs(
     helm.uninstall(namespace)
     with pytest.raises(ApiError, match="404"):
         control_plane.api.get(f"{path}/{role}")
-
-
-def _body(**spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": TPU_TRAINING_JOB.api_version,
-        "kind": TPU_TRAINING_JOB.kind,
-        "metadata": {"generateName": "j"},
-        "spec": {key: value for key, value in {**TWO_SLICES, **spec}.items() if value is not None},
-    }
-
-
-def _refusal(jobs: Namespaced, **spec: Any) -> str:
-    """Why the API server refuses a new job; empty: it does not."""
-    try:
-        jobs.submit(_body(**spec))
-    except ApiError as error:
-        return str(error)
-    return ""
-
-
-def _own(pod: dict[str, Any] | None = None, **container: Any) -> dict[str, Any]:
-    """A program of one's own, with more in its pods or its container."""
-    trainer = {"name": "trainer", "command": ["x"], **container}
-    return {"trainer": None, "template": {"spec": {"containers": [trainer], **(pod or {})}}}
-
-
-_HOST = {"name": "host", "hostPath": {"path": "/"}}
-_ROOT = {"securityContext": {"privileged": True}}
-_BAD: list[tuple[dict[str, Any], str]] = [
-    (_own({"volumes": [_HOST]}), "use a PersistentVolumeClaim, an emptyDir or a bucket"),
-    ({"trainer": {"config": {}, "volumes": [_HOST]}}, "use a PersistentVolumeClaim"),
-    (_own(**_ROOT), "leave out securityContext.privileged"),
-    (
-        _own({"initContainers": [{"name": "first", **_ROOT}]}),
-        "leave out securityContext.privileged",
-    ),
-    (_own(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}}), "added capabilities"),
-    (_own({"hostPID": True}), "hostPID is not allowed here"),
-    (_own({"serviceAccountName": "admin"}), "give one of default, trainer"),
-    (_own({"serviceAccount": "admin"}), "give one of default, trainer"),
-    ({"trainer": {"config": {}, "serviceAccountName": "admin"}}, "give one of default, trainer"),
-]
-_GOOD: list[dict[str, Any]] = [
-    {},
-    _own(),
-    _own({"serviceAccountName": "default", "hostNetwork": True, "hostPID": False}),
-    _own({"volumes": [{"name": "v", "emptyDir": {}}]}, securityContext={"privileged": False}),
-    {"trainer": {"config": {}, "serviceAccountName": "trainer"}},
-]
-
-
-def test_policy_on_templates(
-    control_plane: Cluster, namespace: str, helm: Config, chart_path: Path
-) -> None:
-    """With the policy, a job whose pods ask for too much is refused in words; others pass."""
-    policy = {
-        "enabled": True,
-        "allow": ["hostNetwork"],
-        "serviceAccounts": ["trainer"],
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-    }
-    jobs = Namespaced(control_plane.api, namespace)
-    old = jobs.submit(_body(**_own({"hostPID": True})))["metadata"]["name"]
-    helm.install(
-        chart_path, namespace, {**_values(namespace), "templatePolicy": policy}, namespace=namespace
-    )
-    wait_until(lambda: _refusal(jobs, **_BAD[0][0]), "the policy holds")
-    for spec, words in _BAD:
-        assert words in _refusal(jobs, **spec), spec
-    for spec in _GOOD:
-        assert _refusal(jobs, **spec) == "", spec
-    jobs.change(old, suspend=True)
-    with pytest.raises(ApiError, match=r"host(PID|IPC) is not allowed here"):
-        jobs.change(old, **_own({"hostIPC": True}))

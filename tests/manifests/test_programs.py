@@ -102,3 +102,20 @@ def test_the_volume_of_a_single_host_is_left_to_it(
     bucket = {"directory": "gs://bucket/a"}
     alone = example("demo", topology="2x2", slices=1, checkpoint=bucket)
     assert len(pod_of(alone, options)["containers"]) == 1
+
+
+def test_many_processes_on_cpus_are_left_to_the_job(
+    example: MakeJob, options: ManifestOptions
+) -> None:
+    """One pod has one container for each process: the largest job would have a million of them."""
+    bucket = {"directory": "gs://bucket/a"}
+    assert len(pod_of(example("demo", slices=8, checkpoint=bucket), options)["containers"]) == 16
+    assert programs.build(example("demo", slices=9, checkpoint=bucket), options) is None
+    largest = {"accelerator": "v5p", "topology": "16x20x28", "slices": 7, "checkpoint": bucket}
+    assert programs.build(example("demo", **largest), options) is None
+
+
+def test_memory_is_limited(example: MakeJob, options: ManifestOptions) -> None:
+    """The image is the user's, and the node is shared."""
+    for container in pod_of(example("demo"), options)["containers"]:
+        assert container["resources"]["limits"]["memory"]

@@ -8,6 +8,10 @@ import select
 import time
 
 TAIL_BYTES = 4096
+#: The end of a line that is searched for progress: a pattern may take time by the square of it.
+_SEARCHED_BYTES = 1024
+#: No step has more digits; a number with thousands of them could not even be converted.
+_STEP_DIGITS = 15
 #: A pipe that polls writable takes at least this much without blocking (PIPE_BUF).
 _CHUNK_BYTES = 4096
 _READ_BYTES = 65_536
@@ -83,13 +87,13 @@ class Output:
         if self._pattern is None:
             return
         *lines, self._line = (self._line + data).split(b"\n")
-        self._line = self._line[-TAIL_BYTES:]
+        self._line = self._line[-_SEARCHED_BYTES:]
         for line in lines:
-            if found := self._pattern.search(line):
+            if found := self._pattern.search(line[-_SEARCHED_BYTES:]):
                 self._progress(found["step"])
 
     def _progress(self, text: bytes) -> None:
-        if text.isdigit():
+        if text.isdigit() and len(text) <= _STEP_DIGITS:
             self.step, self.step_at_ms = int(text), time.time_ns() // 1_000_000
 
     def flush(self) -> None:

@@ -22,6 +22,7 @@ from tpujob_operator.api.podtemplate import (
     RESERVED_ENV_PREFIX,
     find_trainer,
 )
+from tpujob_operator.api.sizes import size_problems
 from tpujob_operator.api.spec import (
     MAX_SLICES,
     NO_PREFLIGHT,
@@ -162,7 +163,7 @@ def _problems(job: TPUTrainingJob) -> list[str]:
     found = []
     try:
         shape = slice_shape(spec.accelerator, spec.topology)
-        found += _placement_problems(spec, shape)
+        found += _placement_problems(spec, shape) + size_problems(spec, shape)
     except UnknownSliceError as error:
         found.append(f"spec.topology: {error}")
     if (spec.template is None) == (spec.trainer is None):
@@ -303,6 +304,7 @@ def _health_problems(spec: JobSpec) -> list[str]:
     path = "spec.health.progressPattern"
     try:
         groups = re.compile(pattern).groupindex
-    except re.error as error:
+    # Too many repetitions or brackets are other errors than a mistake in the grammar.
+    except (re.error, OverflowError, RecursionError) as error:
         return [f"{path}: not a regular expression: {error}"]
     return [] if "step" in groups else [f"{path}: needs a group named step: (?P<step>[0-9]+)"]

@@ -31,6 +31,14 @@ _NAMES = _list(_text(generation.name) for generation in USABLE)
 _TOPOLOGIES = _map({g.name: _list(map(_text, g.topologies)) for g in USABLE})
 _MAX_CUBES = _map({g.name: g.max_cube_chips for g in USABLE})
 _PER_HOST = _map({g.name: g.chips_per_host for g in USABLE})
+#: Pods of a job, without its coordinator: more than three pods' worth of the largest slices. Each
+#: costs the API server, JobSet's controller and the operator memory, whoever asked for it.
+MAX_HOSTS = 16_384
+TOO_MANY_HOSTS = (
+    f"slices and spares together must not have more than {MAX_HOSTS} hosts: ask for fewer or "
+    "smaller slices"
+)
+
 _HOST_SIZES = " or ".join(str(size) for size in sorted({g.chips_per_host for g in USABLE}))
 
 #: Other rules speak when the generation or the form of the topology is wrong.
@@ -92,5 +100,10 @@ SLICE_RULES: tuple[dict[str, str], ...] = (
         f"{_CHECKABLE} || {_CHIPS} <= {_PER_HOST}[self.accelerator]"
         f" || {_CHIPS} % {_PER_HOST}[self.accelerator] == 0",
         f"the chips of this topology do not divide into hosts of {_HOST_SIZES}",
+    ),
+    rule(
+        f"{_CHECKABLE} || {_CHIPS} <= {_PER_HOST}[self.accelerator] || (self.slices + self.spares)"
+        f" * ({_CHIPS} / {_PER_HOST}[self.accelerator]) <= {MAX_HOSTS}",
+        TOO_MANY_HOSTS,
     ),
 )

@@ -27,6 +27,8 @@ from tpujob_tpu.generations import GENERATIONS
 #: ``4294967295x…`` cannot be a topology: at most three numbers of three digits.
 _MAX_TOPOLOGY = 11
 MAX_SLICES = 1024
+#: The operator compiles it: a longer one could hold up all jobs for seconds.
+MAX_PATTERN = 256
 QUEUE_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 #: Name of a label of a node, with or without a domain in front.
 NODE_LABEL_PATTERN = "^([a-z0-9][-.a-z0-9]*/)?[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?$"
@@ -144,9 +146,10 @@ class Health(Model):
     progress_pattern: str | None = Field(
         default=None,
         min_length=1,
-        max_length=1024,
+        max_length=MAX_PATTERN,
         description="Regular expression (Python) with a group named step, for programs that do "
-        "not report their steps: it is searched in each line of output." + NEXT_ATTEMPT,
+        "not report their steps: it is searched in the last 1,024 bytes of each line of output."
+        + NEXT_ATTEMPT,
         json_schema_extra=rules(
             rule(
                 "self.contains('(?P<step>')",

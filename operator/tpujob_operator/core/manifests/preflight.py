@@ -20,7 +20,8 @@ _RETRIES = 2
 _FINAL = (1, 3)
 #: Whoever wants to read the log may do so for a day.
 _KEPT_S = 86_400
-RESOURCES = {"requests": {"cpu": "500m", "memory": "3Gi"}}
+#: The image is the user's: without a limit its pod could take the memory of a node that others use.
+RESOURCES = {"requests": {"cpu": "500m", "memory": "3Gi"}, "limits": {"memory": "32Gi"}}
 
 
 def build(job: TPUTrainingJob, options: ManifestOptions) -> dict[str, Any]:

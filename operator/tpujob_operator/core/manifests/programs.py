@@ -12,12 +12,17 @@ from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.core.manifests import environment, names, pods, preflight
 from tpujob_operator.core.manifests.options import ManifestOptions
 
+#: Each is a container of one pod, and takes about 1 GiB; whoever trains on CPUs has few of them.
+_MOST_PROCESSES_ON_CPUS = 16
+
 
 def build(job: TPUTrainingJob, options: ManifestOptions) -> dict[str, Any] | None:
-    """The Job; nothing where no start would find what it makes."""
+    """The Job; nothing where no start would find what it makes, or one pod cannot make it."""
     spec = job.spec
     assert spec.trainer is not None
     assert spec.checkpoint is not None
+    if runs_on_cpus(job) and _processes(job) > _MOST_PROCESSES_ON_CPUS:
+        return None
     storage = _storage(job, spec.checkpoint.directory) if _keeps(spec.trainer.config) else None
     if storage is None:
         return None
@@ -36,6 +41,10 @@ def runs_on_cpus(job: TPUTrainingJob) -> bool:
     return any((one["name"], one.get("value")) == ("JAX_PLATFORMS", "cpu") for one in given or ())
 
 
+def _processes(job: TPUTrainingJob) -> int:
+    return job.spec.slices * job.shape.hosts
+
+
 def _keeps(config: Mapping[str, Any]) -> bool:
     checkpoint = config.get("checkpoint")
     return not isinstance(checkpoint, Mapping) or checkpoint.get("keepPrograms") is not False
@@ -50,7 +59,7 @@ def _storage(job: TPUTrainingJob, directory: str) -> dict[str, dict[str, Any]] |
     assert job.spec.trainer is not None
     if "://" in directory:
         return {}
-    if job.spec.slices * job.shape.hosts == 1:
+    if _processes(job) == 1:
         return None
     given = job.spec.trainer.to_json()
     mounts = [
@@ -80,7 +89,7 @@ def _for_chips(job: TPUTrainingJob, trainer: dict[str, Any], out: str) -> list[d
 
 def _for_cpus(job: TPUTrainingJob, trainer: dict[str, Any], out: str) -> list[dict[str, Any]]:
     """A process for each of the job's: a program for CPUs is of one process of its world."""
-    count = job.spec.slices * job.shape.hosts
+    count = _processes(job)
     world = [
         pods.variable(Env.NUM_SLICES, job.spec.slices),
         pods.variable(Env.JAX_COORDINATOR_ADDRESS, f"localhost:{JAX_PORT_BASE}"),
@@ -92,6 +101,7 @@ def _for_cpus(job: TPUTrainingJob, trainer: dict[str, Any], out: str) -> list[di
             "name": f"compile-{process}",
             "command": [*trainer["command"], "compile", *preflight.configured(job), out],
             "env": [*world, pods.variable(Env.JAX_PROCESS_ID, process), *trainer["env"]],
+            "resources": trainer.get("resources") or preflight.RESOURCES,
         }
         for process in range(count)
     ]
