@@ -47,7 +47,7 @@ class Core(Generations):
 
     def hello(self, connection: int, hello: Hello, now_ms: int) -> list[Send]:
         """An agent introduces itself on a new connection."""
-        if reason := self.roster.refusal(hello):
+        if reason := self.roster.refusal(hello, now_ms):
             self._outbox.close(connection, Refused(reason))
             return self._outbox.take()
         known = self.members.get(Place(hello.slice, hello.host))
@@ -58,7 +58,7 @@ class Core(Generations):
             self._supersede(known, hello, now_ms)
         member = Member(hello, connection, now_ms)
         self.notices.mark(member)
-        self.roster.join(member)
+        self.roster.join(member, now_ms)
         self._unseen.heard(member.place)
         self._append(now_ms, EventKind.MEMBER_JOINED, member.identity | {"ip": hello.ip})
         return self._outbox.take()

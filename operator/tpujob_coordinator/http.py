@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from aiohttp import web
@@ -14,10 +15,12 @@ from tpujob_agent.notices import Notice
 from tpujob_coordinator.metrics import CoreCollector
 from tpujob_coordinator.shell import Shell
 from tpujob_coordinator.state import state_of
+from tpujob_coordinator.timeline import ANSWER_BYTES
 from tpujob_coordinator.verdicts import is_same_secret
 
 #: Longest wait of one timeline request; proxies cut idle requests after about a minute.
 LONGEST_WAIT_S = 50.0
+_NUMBER_END = 1 << 53
 _OPEN_PATHS = frozenset({protocol.METRICS_PATH, protocol.HEALTH_PATH})
 
 
@@ -30,7 +33,8 @@ def make_app(shell: Shell, token: str) -> web.Application:
         epoch = request.query.get("epoch", "")
         after = _number(request, "after", 0)
         wait_s = min(LONGEST_WAIT_S, max(0.0, _number(request, "wait_s", 0)))
-        events = await shell.events_after(epoch, int(after), wait_s)
+        most_bytes = int(min(ANSWER_BYTES, max(1.0, _number(request, "bytes", ANSWER_BYTES))))
+        events = await shell.events_after(epoch, int(after), wait_s, most_bytes)
         body = {
             "epoch": shell.core.timeline.epoch,
             "events": [event.to_json() for event in events],
@@ -89,9 +93,12 @@ def _told(text: str) -> tuple[list[Notice], dict[str, int], list[int]]:
 
 def _number(request: web.Request, name: str, default: float) -> float:
     try:
-        return float(request.query.get(name, default))
-    except ValueError as error:
-        raise web.HTTPBadRequest(text=f"{name} must be a number\n") from error
+        number = float(request.query.get(name, default))
+    except ValueError:
+        number = math.nan
+    if not abs(number) < _NUMBER_END:
+        raise web.HTTPBadRequest(text=f"{name} must be a number\n")
+    return number
 
 
 def _guard(token: str) -> Any:

@@ -76,11 +76,11 @@ class Member:
         return self.notice if self.notice and self.notice.covers(at_ms) else None
 
     def to_our_clock(self, at_ms: int, now_ms: int) -> int:
-        """A time of the member's clock on ours, never in the future."""
+        """A time of the member's clock on ours, never in the future nor before 1970."""
         offset_ms = self.clock.offset_ms
         if offset_ms is None:
             offset_ms = self.clock_offset_ms or 0
-        return min(now_ms, at_ms + round(offset_ms))
+        return max(0, min(now_ms, at_ms + round(offset_ms)))
 
 
 @dataclasses.dataclass(frozen=True)

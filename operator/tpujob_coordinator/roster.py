@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator
 
 from tpujob_agent.protocol import PROTOCOL_VERSION, CoordinatorConfig, Hello
@@ -14,6 +15,9 @@ BROKEN_STREAM_MS = 2_000
 #: A gap between two ticks above this means that this process itself was held up.
 HELD_UP_MS = 1_500
 _SUPERSEDED_KEPT = 1000
+#: New agents of one place in a minute: a container that ends at once is restarted less often.
+HELLOS_A_MINUTE = 30
+_MINUTE_MS = 60_000
 
 
 class Roster:
@@ -27,8 +31,9 @@ class Roster:
         self._token = token
         self._by_connection: dict[int, Place] = {}
         self._superseded: dict[str, None] = {}  # incarnations, oldest first
+        self._joined_at_ms: dict[Place, collections.deque[int]] = {}
 
-    def refusal(self, hello: Hello) -> str:
+    def refusal(self, hello: Hello, now_ms: int) -> str:
         """Why this agent may not join; empty when it may."""
         if hello.protocol != PROTOCOL_VERSION:
             return f"protocol {hello.protocol}, this coordinator speaks {PROTOCOL_VERSION}"
@@ -39,9 +44,21 @@ class Roster:
         place = Place(hello.slice, hello.host)
         if not membership.is_valid_place(self._config, place):
             return f"the job has no slice {place.slice} host {place.host}"
-        if hello.incarnation in self._superseded:
+        return self._refusal_of_place(place, hello.incarnation, now_ms)
+
+    def _refusal_of_place(self, place: Place, incarnation: str, now_ms: int) -> str:
+        if incarnation in self._superseded:
             return "another agent has taken this place"
+        if self._is_too_soon(place, incarnation, now_ms):
+            return f"{HELLOS_A_MINUTE} new agents have taken this place within a minute"
         return ""
+
+    def _is_too_soon(self, place: Place, incarnation: str, now_ms: int) -> bool:
+        known, joined = self.members.get(place), self._joined_at_ms.get(place)
+        is_new = known is None or known.hello.incarnation != incarnation
+        if not is_new or joined is None or len(joined) < HELLOS_A_MINUTE:
+            return False
+        return now_ms < joined[0] + _MINUTE_MS
 
     def of(self, connection: int) -> Member | None:
         """The member that speaks on this connection now."""
@@ -49,9 +66,13 @@ class Roster:
         member = self.members.get(place) if place else None
         return member if member and member.connection == connection else None
 
-    def join(self, member: Member) -> None:
+    def join(self, member: Member, now_ms: int) -> None:
         """Take a member in."""
         self.members[member.place] = member
+        joined = self._joined_at_ms.setdefault(
+            member.place, collections.deque(maxlen=HELLOS_A_MINUTE)
+        )
+        joined.append(now_ms)
         if member.connection is not None:
             self._by_connection[member.connection] = member.place
 

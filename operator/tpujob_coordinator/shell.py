@@ -14,6 +14,7 @@ from tpujob_agent.protocol import Event, Hello, ProtocolError
 from tpujob_agent.wire import decode, encode
 from tpujob_coordinator.core import Core
 from tpujob_coordinator.stages import Send, Stage
+from tpujob_coordinator.timeline import KEPT_BYTES
 
 #: Longest line of an agent: a report with a full ring of losses is about 20 kB.
 LINE_BYTES = 1 << 20
@@ -136,7 +137,7 @@ class Shell:
         timeline = self.core.timeline
         if timeline.last == self._told:
             return
-        for event in timeline.after(self._told, limit=timeline.last):
+        for event in timeline.after(self._told, limit=timeline.last, most_bytes=KEPT_BYTES):
             print(json.dumps(event.to_json()), flush=True)
         if self.core.stage in (Stage.FINISHED, Stage.GAVE_UP) and not self._are_losses_told:
             self._are_losses_told = True
@@ -150,7 +151,9 @@ class Shell:
         async with self._news:
             self._news.notify_all()
 
-    async def events_after(self, epoch: str, seq: int, wait_s: float) -> list[Event]:
+    async def events_after(
+        self, epoch: str, seq: int, wait_s: float, most_bytes: int
+    ) -> list[Event]:
         """Events after ``seq``, waiting for the first one at most ``wait_s`` seconds."""
         timeline = self.core.timeline
         if epoch not in ("", timeline.epoch):
@@ -162,7 +165,7 @@ class Shell:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s), self._news:
                 await self._news.wait_for(lambda: timeline.last > seq)
-        return timeline.after(seq)
+        return timeline.after(seq, most_bytes=most_bytes)
 
     async def wait_for(self, stage: Stage) -> None:
         """Wait until the core has reached a stage."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import collections
+import json
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -12,6 +13,10 @@ from tpujob_agent.protocol import Event, EventKind
 
 #: Events kept; at one event a second this is more than five hours unread.
 KEPT_EVENTS = 20_000
+#: And so many bytes of them, as JSON: a program that lies to its coordinator fills no more.
+KEPT_BYTES = 16 << 20
+#: Events of one answer, and their bytes.
+ANSWER_EVENTS, ANSWER_BYTES = 1_000, 1 << 20
 #: Losses kept, newest first to stay.
 KEPT_LOSSES = 100_000
 
@@ -21,7 +26,9 @@ class Timeline:
 
     def __init__(self, epoch: str) -> None:
         self.epoch = epoch
-        self._events: collections.deque[Event] = collections.deque(maxlen=KEPT_EVENTS)
+        self._events: collections.deque[Event] = collections.deque()
+        self._sizes: collections.deque[int] = collections.deque()  # of them
+        self._size = 0  # of all of them
         self.last = 0  # number of the newest event
         self.last_at_ms = 0
 
@@ -31,15 +38,36 @@ class Timeline:
         self.last_at_ms = max(self.last_at_ms, at_ms)
         event = Event(self.last, self.last_at_ms, kind, data)
         self._events.append(event)
+        self._sizes.append(len(json.dumps(event.to_json())))
+        self._size += self._sizes[-1]
+        while len(self._events) > 1 and self._is_full():
+            self._events.popleft()
+            self._size -= self._sizes.popleft()
         return event
 
-    def after(self, seq: int, limit: int = 1000) -> list[Event]:
-        """Up to ``limit`` events numbered above ``seq``, oldest first."""
+    def _is_full(self) -> bool:
+        return len(self._events) > KEPT_EVENTS or self._size > KEPT_BYTES
+
+    def after(
+        self, seq: int, limit: int = ANSWER_EVENTS, most_bytes: int = ANSWER_BYTES
+    ) -> list[Event]:
+        """Events numbered above ``seq``, oldest first: at least one if there is any.
+
+        Args:
+            seq: number of the last event that the reader knows.
+            limit: most events.
+            most_bytes: most bytes of them as JSON; the first one may have more.
+        """
         if not self._events or seq >= self.last:
             return []
+        found: list[Event] = []
         skip = max(0, seq + 1 - self._events[0].seq)
-        wanted = range(skip, min(len(self._events), skip + limit))
-        return [self._events[i] for i in wanted]
+        for number in range(skip, min(len(self._events), skip + limit)):
+            most_bytes -= self._sizes[number]
+            if found and most_bytes < 0:
+                break
+            found.append(self._events[number])
+        return found
 
 
 class LossSeries:

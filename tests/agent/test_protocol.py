@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 
 import pytest
 from hypothesis import given
@@ -12,17 +13,18 @@ from hypothesis import strategies as st
 from tpujob_agent import protocol, wire
 from tpujob_agent.protocol import CoordinatorConfig, Event, EventKind, Message, ProtocolError
 
-_STEP = st.integers(min_value=0, max_value=2**53)
+_STEP = st.integers(min_value=0, max_value=2**53 - 1)
 _LOSSES = st.lists(st.tuples(_STEP.map(float), st.floats(allow_nan=False)).map(list), max_size=5)
-_NUMBER = st.floats(allow_nan=False)
+_WHOLE = st.integers(1 - 2**53, 2**53 - 1)
+_NUMBER = st.floats(2.0 - 2**53, 2.0**53 - 2)
 _SAMPLES = st.lists(
     st.lists(_NUMBER, min_size=protocol.SAMPLE_VALUES, max_size=protocol.SAMPLE_VALUES), max_size=4
 )
 _OF_FIELD = {
     "bool": st.booleans(),
-    "int": st.integers(),
-    "str": st.text(max_size=40),
-    "int | None": st.none() | st.integers(),
+    "int": _WHOLE,
+    "str": st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+    "int | None": st.none() | _WHOLE,
     "ProcessState": st.sampled_from(protocol.ProcessState),
     "Phase": st.sampled_from(protocol.Phase),
     "list[list[float]]": _LOSSES,
@@ -86,6 +88,13 @@ def test_unknown_keys_are_ignored() -> None:
     assert wire.decode(json.dumps(raw).encode()) == protocol.Leaving(1, 2)
 
 
+HELLO = (
+    b'{"type": "hello", "slice": 0, "host": 0, "pod": "p", "node": "n", "ip": "1.1.1.1", '
+    b'"incarnation": "i", "sent_at_ms": 1, %s}'
+)
+REPORT = b'{"type": "report", "sent_at_ms": 1, "state": "idle", "generation": 1, %s}'
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -107,6 +116,25 @@ def test_unknown_keys_are_ignored() -> None:
         b'{"type": "report", "sent_at_ms": 1, "state": "idle", "generation": 1, "losses": [[1]]}',
         b'{"type": "report", "sent_at_ms": 1, "state": "idle", "generation": 1, "losses": 3}',
         b'{"type": "report", "sent_at_ms": 1, "state": "idle", "generation": 1, "samples": [[1]]}',
+        b'{"type": "report", "sent_at_ms": 1, "state": "idle", "generation": 1, "step": 1%s}'
+        % (b"0" * 400),
+        b'{"type": "leaving", "sent_at_ms": 9007199254740992, "grace_ms": 1}',
+        b'{"type": "leaving", "sent_at_ms": -9007199254740992, "grace_ms": 1}',
+        b'{"type": "stop", "generation": 1, "reason": "%s"}' % (b"x" * 8_193),
+        b'{"type": "stop", "generation": 1, "reason": "\\ud800"}',
+        HELLO % b'"pod": "%s"' % (b"x" * 254),
+        HELLO % b'"node": "%s"' % (b"x" * 1_000_000),
+        HELLO % b'"ip": "%s"' % (b"1" * 65),
+        HELLO % b'"incarnation": "%s"' % (b"x" * 65),
+        HELLO % b'"slice": 1e400',
+        REPORT % b'"losses": [[NaN, 1.0]]',
+        REPORT % b'"losses": [[Infinity, 1.0]]',
+        REPORT % b'"losses": [[1e300, 1.0]]',
+        REPORT % b'"losses": [%s]' % b",".join([b"[1,1]"] * 513),
+        REPORT % b'"samples": [[1, Infinity, 0, 0, 0, 0]]',
+        REPORT % b'"samples": [[NaN, 1, 0, 0, 0, 0]]',
+        REPORT % b'"samples": [%s]' % b",".join([b"[1,1,1,1,1,1]"] * 65),
+        REPORT % b'"exit_code": 1%s' % (b"0" * 5_000),
         b"\xff\xfe\x00",
         b"[" * 100_000,
     ],
@@ -115,6 +143,25 @@ def test_garbage_is_refused(line: bytes) -> None:
     """Whatever else comes raises the one error that both ends handle."""
     with pytest.raises(ProtocolError):
         wire.decode(line)
+
+
+def test_what_a_program_exaggerates_is_cut_and_its_agent_understood() -> None:
+    """An agent whose reports were refused would count as gone."""
+    report = protocol.Report(
+        1,
+        protocol.ProcessState.RUNNING,
+        1,
+        step=2**62,
+        tail="x" * 10_000 + "\ud800",
+        stacks="y" * 20_000,
+        losses=[[2**60, 1.0], *([step, 0.5] for step in range(600))],
+        samples=[[1, math.nan, 0, 0, 0, 0], [2, 1, 2, 3, 4, 5]],
+    )
+    told = wire.decode(wire.encode(report))
+    assert isinstance(told, protocol.Report)
+    assert (told.step, len(told.tail), len(told.stacks)) == (2**53 - 1, 8_192, 16_384)
+    assert (len(told.losses), told.losses[-1]) == (512, [599, 0.5])
+    assert told.samples == [[2, 1, 2, 3, 4, 5]]
 
 
 def test_events_survive_the_way_over_http() -> None:

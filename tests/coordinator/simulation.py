@@ -172,7 +172,7 @@ class Simulation:
 
     def events(self, *kinds: EventKind) -> list[protocol.Event]:
         """The present coordinator's events (of these kinds)."""
-        every = self.core.timeline.after(0, limit=1_000_000)
+        every = self.core.timeline.after(0, limit=1_000_000, most_bytes=1 << 30)
         return [event for event in every if not kinds or event.kind in kinds]
 
     # ---- faults and life

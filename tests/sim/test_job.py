@@ -80,7 +80,7 @@ def test_smaller_world_trains_while_a_slice_is_missing() -> None:
     """After its patience the job goes on with three slices, and grows when the fourth returns."""
     scenario = _with(Features(elastic=True), times=Times(replace=7_200.0))
     job = _run(scenario, Fault(HOUR_MS, FaultKind.HOST, (2,)))
-    events = job.core.timeline.after(0, limit=job.core.timeline.last)
+    events = job.core.timeline.after(0, limit=job.core.timeline.last, most_bytes=1 << 30)
     sizes = [len(e.data["slices"]) for e in events if e.kind is EventKind.GENERATION_STARTED]
     assert sizes == [4, 3, 4]
     patient = dataclasses.replace(scenario, features=Features())

@@ -39,7 +39,8 @@ JAX_PORT_SPAN = 10_000
 
 #: HTTP paths of the coordinator. The token travels in ``TOKEN_HEADER``, because
 #: the API server's proxy strips ``Authorization``.
-#: ?epoch=EPOCH&after=SEQ&wait_s=SECONDS
+#: ?epoch=EPOCH&after=SEQ&wait_s=SECONDS&bytes=MOST_BYTES (of the events; at most, and by default,
+#: 1 MiB; one event always comes)
 #: → {"events": [...], "epoch": str, "last": SEQ, "nowMs": int}
 #: nowMs is a watermark: a reader that has read up to ``last`` knows every event before it.
 #: An epoch that is not the coordinator's is served from the first event on.

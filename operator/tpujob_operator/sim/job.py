@@ -22,6 +22,7 @@ from tpujob_coordinator.core import Core
 from tpujob_coordinator.membership import Place, wanted_hosts
 from tpujob_coordinator.roster import BROKEN_STREAM_MS
 from tpujob_coordinator.stages import Send, Stage
+from tpujob_coordinator.timeline import KEPT_BYTES
 from tpujob_operator.core.history import History
 from tpujob_operator.core.observations import Fact, FactKind
 from tpujob_operator.sim.agent import Agent, config_of, cost_of, idle_word
@@ -372,7 +373,7 @@ class Job:
         timeline = self.core.timeline
         if timeline.last == self.history.cursor.seq:
             return
-        events = timeline.after(self.history.cursor.seq, limit=timeline.last)
+        events = timeline.after(self.history.cursor.seq, limit=timeline.last, most_bytes=KEPT_BYTES)
         self.history = self.history.read(timeline.epoch, events, self.now_ms)
         if self.core.stage is Stage.FORMING:
             if self.core.backoff_until_ms > self.now_ms:
