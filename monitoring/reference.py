@@ -14,12 +14,18 @@ _HEAD = """\
 # Metrics
 
 Operator and coordinators serve `/metrics` in Prometheus' text format: the operator at port
-`metrics` of its Service, each job's coordinator at port `http` (7078) of its pod. Scrape both
-with `honor_labels: true`: the labels `namespace` and `job` name the training job. The chart
+`metrics` of its Service, each job's coordinator at port `http` (7078) of its pod. The labels
+`namespace` and `job` name the training job. Scrape the operator with `honor_labels: true`, and
+coordinators without it, with `job` from the pod's label `tpujob.dev/job`: anybody who may create
+pods can give one the labels of a coordinator, and let it say anything of any job. The chart
 brings monitors for the Prometheus Operator (`monitoring.monitors.enabled`), and rules with
 alerts (`monitoring.rules.enabled`), which the [runbook](runbook.md) explains; and dashboards for
 Grafana (`monitoring.dashboards.enabled`). Without it, scrape by the pods' `prometheus.io`
 annotations; rules and dashboards are in `charts/tpujob-operator/files`.
+
+Neither asks for a token. The operator's metrics name the jobs of all namespaces: the chart's
+NetworkPolicy lets in its own namespace and `networkPolicy.metricsFrom`, see
+[security](security.md).
 
 Series of a job go with the job. Their counters are kept in its status, so that they go on after
 a restart of the operator as if nothing had happened.

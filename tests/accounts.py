@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import yaml
+from kubernetes import config
 
 from localcluster.cluster import Cluster
+from tests.e2e.access import Access
 
 
 def kubeconfig_of(cluster: Cluster, namespace: str, account: str, path: Path) -> Path:
@@ -18,3 +21,12 @@ def kubeconfig_of(cluster: Cluster, namespace: str, account: str, path: Path) ->
     admin["users"] = [{"name": admin["users"][0]["name"], "user": {"token": token}}]
     path.write_text(yaml.safe_dump(admin))
     return path
+
+
+def api_of(cluster: Cluster, namespace: str, account: str, folder: Path) -> Access:
+    """The API as a service account may use it; the account is made if it is not there."""
+    manifest = {"apiVersion": "v1", "kind": "ServiceAccount"}
+    cluster.api.apply(manifest | {"metadata": {"name": account, "namespace": namespace}})
+    kubeconfig = kubeconfig_of(cluster, namespace, account, folder / f"{account}.kubeconfig")
+    load: Any = config.new_client_from_config
+    return Access(load(config_file=str(kubeconfig)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 import yaml
 from helm_python import Chart, HelmError, HelmValuesError, lint
 
+from monitoring.reference import of_coordinator
 from tests.golden import assert_reviewed
-from tpujob_agent.protocol import METRICS_PATH
+from tests.rendering import rendered
+from tpujob_agent.protocol import HTTP_PORT, METRICS_PATH
 from tpujob_operator.core.manifests import names
 from tpujob_operator.settings import Settings, variable_of
 from tpujob_tpu.provisioning import Provisioning
@@ -41,6 +44,11 @@ _SOME: dict[str, Any] = {
     "affinity": {"nodeAffinity": {}},
     "priorityClassName": "high",
     "crds": {"keep": False},
+    "networkPolicy": {
+        "namespaces": ["c"],
+        "metricsFrom": [],
+        "agentsFrom": [{"ipBlock": {"cidr": "10.0.0.0/16"}}],
+    },
 }
 
 
@@ -219,6 +227,8 @@ def test_other_switches(render: Render) -> None:
         "rbac": {"create": False, "aggregateToDefaultRoles": False},
         "operatorKey": {"existingSecret": "mine"},
         "templatePolicy": {"enabled": False},
+        "operatorPolicy": {"enabled": False},
+        "networkPolicy": {"enabled": False},
     }
     kinds = {key.split("/")[0] for key in render(values)}
     assert kinds == {"Deployment", "Service", "CustomResourceDefinition"}
@@ -263,7 +273,45 @@ def test_monitors_find_what_is_there(render: Render) -> None:
     labels = names.labels("j", 1, names.ROLE_COORDINATOR)
     assert pods["selector"]["matchLabels"].items() <= labels.items()
     assert pods["namespaceSelector"] == {"matchNames": ["a"]}
-    assert pods["podMetricsEndpoints"][0]["path"] == METRICS_PATH
+    [endpoint] = pods["podMetricsEndpoints"]
+    assert endpoint["path"] == METRICS_PATH
+    assert endpoint["honorLabels"] is False
+    kept = next(rule["regex"] for rule in endpoint["metricRelabelings"] if "action" in rule)
+    assert all(re.fullmatch(kept, family.series) for family in of_coordinator())
+
+
+def test_networks_are_closed_to_others(render: Render) -> None:
+    """Policies select the pods that there are, by labels and ports that these have."""
+    objects = render({"watchNamespaces": ["a"], "networkPolicy": {"namespaces": ["b", "a"]}})
+    policies = {
+        (item["metadata"]["name"], item["metadata"]["namespace"]): item["spec"]
+        for item in rendered({"networkPolicy": {"namespaces": ["b", "c"]}})
+        if item["kind"] == "NetworkPolicy"
+    }
+    assert set(policies) == {
+        ("tpujob-operator", "tpujob-system"),
+        *(
+            (f"tpujob-operator-{role}s", where)
+            for role in ("coordinator", "worker")
+            for where in "bc"
+        ),
+    }
+    operator = objects["NetworkPolicy/tpujob-operator"]["spec"]
+    pod = objects["Deployment/tpujob-operator"]["spec"]["template"]["metadata"]["labels"]
+    assert operator["podSelector"]["matchLabels"].items() <= pod.items()
+    ports = {port["name"] for port in _container(objects)["ports"]}
+    assert {rule["ports"][0]["port"] for rule in operator["ingress"]} == ports
+    coordinators = objects["NetworkPolicy/tpujob-operator-coordinators"]["spec"]
+    role = names.labels("j", 1, names.ROLE_COORDINATOR)
+    assert coordinators["podSelector"]["matchLabels"].items() <= role.items()
+    told = operator["egress"][-1]["to"][0]["podSelector"]["matchLabels"]
+    assert told == coordinators["podSelector"]["matchLabels"]
+    assert operator["egress"][-1]["ports"] == [{"port": HTTP_PORT}]
+    assert "egress" not in coordinators  # none is allowed
+    workers = objects["NetworkPolicy/tpujob-operator-workers"]["spec"]["podSelector"]["matchLabels"]
+    assert workers.items() <= names.labels("j", 1, names.ROLE_WORKER).items()
+    for rule in coordinators["ingress"]:
+        assert rule["from"]
 
 
 def test_rules_are_the_file(render: Render, chart_path: Path) -> None:
