@@ -6,16 +6,16 @@ from tests.core.histories import start
 from tests.core.world import World, job_object
 from tpujob_agent.protocol import Event, EventKind
 from tpujob_operator.core.observations import Observation
-from tpujob_operator.core.snapshot import Reading
+from tpujob_operator.core.timeline import TimelineBatch
 
 
-def told(*observations: Observation, epoch: str = "e", first: int = 1) -> Reading:
+def told(*observations: Observation, epoch: str = "e", first: int = 1) -> TimelineBatch:
     """A stretch of a timeline, numbered."""
     events = tuple(
         Event(first + i, seen.at_ms, EventKind(seen.kind), dict(seen.data))
         for i, seen in enumerate(observations)
     )
-    return Reading(epoch, events, events[-1].at_ms)
+    return TimelineBatch(epoch, events, events[-1].at_ms)
 
 
 def settled(**spec: Any) -> World:

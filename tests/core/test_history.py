@@ -16,6 +16,7 @@ from tpujob_operator.core.history import Cursor, History
 from tpujob_operator.core.incidents import MESSAGE_LIMIT, NEWEST, Rung
 from tpujob_operator.core.observations import Fact, FactKind, Observation
 from tpujob_operator.core.statusviews import checkpoint_view, goodput_view, progress_view
+from tpujob_operator.core.timeline import TimelineBatch
 
 T0 = CREATED_MS
 
@@ -24,16 +25,20 @@ def _fold(told: list[Observation]) -> History:
     return reduce(History.apply, told, History.start(T0))
 
 
+def _read(events: list[Event]) -> History:
+    return History.start(T0).read(TimelineBatch("e", tuple(events), 0))
+
+
 @given(histories(), st.data())
 def test_reading_in_pieces_and_twice_is_reading_once(
     told: list[Observation], data: st.DataObject
 ) -> None:
     """Any cut of a timeline into overlapping reads gives the same history as one read."""
     events = [seen for seen in told if isinstance(seen, Event)]
-    whole = History.start(T0).read("e", events, 0)
+    whole = _read(events)
     cut = data.draw(st.integers(0, len(events)))
     again = data.draw(st.integers(0, cut))
-    pieces = History.start(T0).read("e", events[:cut], 0).read("e", events[again:], 0)
+    pieces = _read(events[:cut]).read(TimelineBatch("e", tuple(events[again:]), 0))
     assert pieces == whole
 
 
@@ -44,7 +49,7 @@ def test_kinds_of_a_newer_coordinator_are_skipped(told: list[Observation], place
     stranger = event(T0, EventKind("ofANewerCoordinator"), thing="?")
     mixed = [*known[: place - 1], stranger, *known[place - 1 :]]
     numbered = [dataclasses.replace(seen, seq=seq) for seq, seen in enumerate(mixed, 1)]
-    with_it, without = History.start(T0).read("e", numbered, 0), _fold([*known])
+    with_it, without = _read(numbered), _fold([*known])
     assert with_it.cursor == Cursor("e", len(numbered))
     assert dataclasses.replace(with_it, cursor=without.cursor) == without.advance(0)
 

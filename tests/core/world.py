@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 from collections.abc import Iterable, Mapping
@@ -23,11 +24,11 @@ from tpujob_operator.core.plan import Action, Apply, Delete, Patch, Plan, Tell
 from tpujob_operator.core.quota import Wait
 from tpujob_operator.core.snapshot import (
     Cluster,
-    Reading,
     Snapshot,
     Told,
     Tombstone,
 )
+from tpujob_operator.core.timeline import TimelineBatch
 from tpujob_operator.core.views import JobSetView, JobView, PodView, views
 from tpujob_operator.shell.executor import difference
 
@@ -66,7 +67,7 @@ class World:
         default_factory=lambda: {JOB_SET: {}, JOB: {}, POD: {}}
     )
     tombstones: list[Tombstone] = dataclasses.field(default_factory=list)
-    readings: list[Reading] = dataclasses.field(default_factory=list)
+    readings: list[TimelineBatch] = dataclasses.field(default_factory=list)
     #: Since when they are silent; 0: their Node object is deleted.
     dead_nodes: dict[str, int] = dataclasses.field(default_factory=dict)
     nodes: dict[str, NodeView] = dataclasses.field(default_factory=dict)
@@ -108,7 +109,6 @@ class World:
             pods=views(PodView, self.objects[POD].values()),
             tombstones=tuple(self.tombstones),
             unread=self.unread,
-            readings=tuple(self.readings),
             nodes=self.nodes,
             told=self.told,
             pulses={name: Pulse(since > 0, "", since) for name, since in self.dead_nodes.items()},
@@ -121,7 +121,11 @@ class World:
         )
 
     def step(self, crash_after: int | None = None) -> Plan:
-        """One pass of the operator; it may crash after so many of its writes."""
+        """One pass of the operator; it may crash after so many of its writes.
+
+        What a coordinator has told is folded before; after a crash it is told again.
+        """
+        self.history = functools.reduce(History.read, self.readings, self.history)
         plan = decide(self.snapshot(), self.now_ms)
         writes = 0
         if plan.status is not None:

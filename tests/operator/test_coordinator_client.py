@@ -1,7 +1,8 @@
 """Reading a coordinator that is absent, slow, talks nonsense, or has ended."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import gzip
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Self
 
 import pytest
@@ -10,19 +11,25 @@ from aiohttp import web
 from tests.waiting import PATIENCE_S
 from tpujob_agent.notices import Notice
 from tpujob_agent.protocol import TELL_PATH, TIMELINE_PATH, TOKEN_HEADER, Cause, EventKind
+from tpujob_operator.core.history import Cursor
 from tpujob_operator.core.kinds import TPU_TRAINING_JOB, Ref
 from tpujob_operator.core.manifests import secret
+from tpujob_operator.core.memory import Memory
+from tpujob_operator.core.observations import Fact, FactKind
 from tpujob_operator.core.snapshot import JobKey, Told
-from tpujob_operator.shell.coordinator_client import (
-    CoordinatorReaders,
+from tpujob_operator.core.timeline import TimelineBatch
+from tpujob_operator.shell.coordinator_client import CoordinatorReaders
+from tpujob_operator.shell.jobstate import JobState
+from tpujob_operator.shell.transport import (
+    ANSWER_BYTES,
+    Answer,
+    Call,
     DirectTransport,
     UnreachableError,
 )
-from tpujob_operator.shell.jobstate import JobState
 
 KEY = JobKey("ns", "j")
 OPERATOR_KEY = "a key for tests only"
-Answer = Callable[[web.Request], Any]
 
 
 def state() -> JobState:
@@ -33,7 +40,8 @@ def state() -> JobState:
 
 def told(epoch: str, *seqs: int, kind: EventKind = EventKind.MEMBERS_COMPLETE) -> dict[str, Any]:
     """A timeline's answer."""
-    events = [{"seq": n, "atMs": 1000 + n, "kind": kind.value, "data": {"step": 1}} for n in seqs]
+    data = {"step": 1, "generation": 1, "firstStep": 1, "lastStep": 1, "endedAtMs": 1000}
+    events = [{"seq": n, "atMs": 1000 + n, "kind": kind.value, "data": data} for n in seqs]
     return {"epoch": epoch, "events": events, "last": max(seqs, default=0), "nowMs": 2000}
 
 
@@ -44,16 +52,21 @@ class Server:
         self.answers: asyncio.Queue[Any] = asyncio.Queue()
         self.requests: asyncio.Queue[web.Request] = asyncio.Queue()
         self.bodies: list[Any] = []
+        self.streams: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None
         self.port = 0
 
-    async def handle(self, request: web.Request) -> web.Response:
+    async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
         if request.can_read_body:
             self.bodies.append(await request.json())
         self.requests.put_nowait(request)
+        if self.streams:
+            return await self.streams(request)
         answer = await self.answers.get()
         if isinstance(answer, int):
             return web.Response(status=answer)
+        if isinstance(answer, web.StreamResponse):
+            return answer
         return web.json_response(answer)
 
 
@@ -78,10 +91,15 @@ class Reading:
     def __init__(self, port: int) -> None:
         self.state = state()
         self.woken = asyncio.Event()
+        self.is_urgent = False
         self.transport = DirectTransport(f"http://127.0.0.1:{port}")
         self.readers = CoordinatorReaders(
-            self.transport, OPERATOR_KEY, lambda _: self.state, lambda _: self.woken.set()
+            self.transport, OPERATOR_KEY, lambda _: self.state, self._wake
         )
+
+    def _wake(self, _key: JobKey, _state: JobState, is_urgent: bool) -> None:
+        self.is_urgent = is_urgent
+        self.woken.set()
 
     async def __aenter__(self) -> Self:
         self.readers.follow(KEY, "u", is_wanted=True)
@@ -104,7 +122,8 @@ async def test_events_are_read_from_the_cursor_with_the_token(server: Server) ->
     async with Reading(server.port) as reading:
         await reading.wait_woken()
         first, second = await server.requests.get(), await server.requests.get()
-    assert [event.seq for r in reading.state.readings for event in r.events] == [1, 2]
+    assert reading.state.history.cursor == Cursor("e", 2)
+    assert reading.state.history.ledger.complete
     assert first.query["after"] == "0"
     assert (second.query["epoch"], second.query["after"]) == ("e", "2")
     assert first.headers[TOKEN_HEADER] == secret.token(OPERATOR_KEY, "u")
@@ -120,8 +139,152 @@ async def test_nonsense_is_survived(server: Server, nonsense: Any) -> None:
             await server.requests.get()
         assert reading.state.silent_since_ms > 0
         await server.requests.get()
-    assert reading.state.read.seq == 1
+    assert reading.state.history.cursor.seq == 1
     assert reading.state.silent_since_ms == 0
+
+
+async def test_redirects_are_not_followed(server: Server) -> None:
+    """Who answers for a coordinator must not choose whom the operator asks, and with what token."""
+    headers = {"Location": f"http://127.0.0.1:{server.port}{TIMELINE_PATH}?followed=1"}
+    server.answers.put_nowait(web.Response(status=307, headers=headers))
+    async with Reading(server.port) as reading:
+        await server.requests.get()
+        second = await server.requests.get()
+    assert "followed" not in second.query
+    assert reading.state.silent_why == "it answers HTTP 307"
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+async def test_endless_answers_are_given_up(server: Server, *, is_packed: bool) -> None:
+    """The operator keeps no more than a bounded part of what a job's program sends."""
+    body = b'{"epoch": "' + b"x" * (100 if is_packed else 2 * ANSWER_BYTES) + b'"}'
+    if is_packed:  # an answer that is asked for plain and comes packed is no JSON
+        body = gzip.compress(b'{"epoch": "' + b"x" * 50 * ANSWER_BYTES + b'"}')
+    headers = {"Content-Encoding": "gzip"} if is_packed else {}
+    server.answers.put_nowait(web.Response(body=body, headers=headers))
+    server.answers.put_nowait(told("e", 1))
+    async with Reading(server.port) as reading:
+        await reading.wait_woken()
+        words = "no JSON" if is_packed else f"longer than {ANSWER_BYTES} bytes"
+        assert words in reading.state.silent_why
+        for _ in range(3):
+            await server.requests.get()
+    assert reading.state.history.cursor.seq == 1
+
+
+async def test_deeply_nested_answers_are_no_end(server: Server) -> None:
+    """The parser gives up with an error of its own kind, and the next answer is read."""
+    server.answers.put_nowait(web.Response(body=b"[" * 200_000))
+    server.answers.put_nowait(told("e", 1))
+    async with Reading(server.port) as reading:
+        for _ in range(3):
+            await server.requests.get()
+    assert reading.state.history.cursor.seq == 1
+
+
+async def test_answers_of_many_jobs_are_bounded_together(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long answers that are received at once are given up; short ones always come through."""
+    monkeypatch.setattr("tpujob_operator.shell.transport._ALL_BYTES", 3_000_000)
+    reading = Reading(server.port)
+    call = Call(TIMELINE_PATH, "", PATIENCE_S)
+    long = b'{"epoch": "' + b"x" * 2_000_000 + b'"'
+    gate = asyncio.Event()
+
+    async def slowly(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        await answer.write(long)
+        await gate.wait()
+        await answer.write(b"}")
+        return answer
+
+    server.streams = slowly
+    first = asyncio.create_task(reading.transport.send(KEY, call))
+    second = asyncio.create_task(reading.transport.send(KEY, call))
+    done, _ = await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
+    with pytest.raises(UnreachableError, match="at once"):
+        await done.pop()
+    server.streams = None
+    server.answers.put_nowait({"short": 1})
+    assert (await reading.transport.send(KEY, call)).body == {"short": 1}
+    gate.set()
+    others = await asyncio.gather(first, second, return_exceptions=True)
+    assert sum(isinstance(answer, Answer) for answer in others) == 1
+    await reading.transport.close()
+
+
+async def test_a_defect_does_not_end_the_reading(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is raised, the job counts as silent, and is read again."""
+    monkeypatch.setattr("tpujob_operator.shell.coordinator_client._LONGEST_RETRY_S", 0.01)
+    server.answers.put_nowait(told("e", 1))
+    reading = Reading(server.port)
+    send = reading.transport.send
+
+    async def fail_once(_key: JobKey, _call: Call) -> Answer:
+        monkeypatch.setattr(reading.transport, "send", send)
+        raise RecursionError("a defect")
+
+    monkeypatch.setattr(reading.transport, "send", fail_once)
+    async with reading:
+        await reading.wait_woken()
+        assert "a defect" in reading.state.silent_why
+        for _ in range(2):
+            await server.requests.get()
+    assert reading.state.history.cursor.seq == 1
+
+
+async def test_a_reader_that_has_ended_is_followed_by_another(server: Server) -> None:
+    """A pass looks after it: nobody else would notice."""
+    async with Reading(server.port) as reading:
+        await server.requests.get()
+        ended = reading.readers._readers[KEY].task
+        ended.cancel()
+        await asyncio.wait({ended})
+        reading.readers.follow(KEY, "u", is_wanted=True)
+        async with asyncio.timeout(PATIENCE_S):
+            await server.requests.get()
+
+
+async def test_steps_alone_wake_no_pass_at_once(server: Server) -> None:
+    """They are folded in, and wait until the status may be written again."""
+    server.answers.put_nowait(told("e", 1, kind=EventKind.PROGRESS))
+    async with Reading(server.port) as reading:
+        await reading.wait_woken()
+        assert not reading.is_urgent
+        assert reading.state.history.cursor.seq == 1
+        server.answers.put_nowait(told("e", 2, kind=EventKind.MEMBERS_COMPLETE))
+        await reading.wait_woken()
+        assert reading.is_urgent
+
+
+async def test_a_pass_and_the_reader_lose_nothing_of_each_other(server: Server) -> None:
+    """What comes while a pass is under way is folded into its outcome."""
+    server.answers.put_nowait(told("e", 1, kind=EventKind.PROGRESS))
+    async with Reading(server.port) as reading:
+        async with reading.state.deciding:
+            decided = reading.state.history.apply(Fact(3_000, FactKind.SUSPENDED))
+            await server.requests.get()
+            await asyncio.sleep(0.05)
+            assert reading.state.history.cursor == Cursor()
+            reading.state.committed(decided, Memory())
+        await reading.wait_woken()
+    assert reading.state.history.ledger.suspended
+    assert reading.state.history.cursor.seq == 1
+
+
+async def test_state_that_was_read_again_gets_its_events_again(server: Server) -> None:
+    """An answer to the state before is dropped; the next request asks from the new cursor."""
+    async with Reading(server.port) as reading:
+        await server.requests.get()
+        reading.state = state()
+        server.answers.put_nowait(told("e", 1))
+        async with asyncio.timeout(PATIENCE_S):
+            again = await server.requests.get()
+    assert again.query["after"] == "0"
 
 
 async def test_new_coordinator_is_read_from_its_beginning(server: Server) -> None:
@@ -131,7 +294,7 @@ async def test_new_coordinator_is_read_from_its_beginning(server: Server) -> Non
     async with Reading(server.port) as reading:
         for _ in range(3):
             await server.requests.get()
-    assert (reading.state.read.epoch, reading.state.read.seq) == ("f", 1)
+    assert reading.state.history.cursor == Cursor("f", 1)
 
 
 async def test_answer_without_events_asks_for_no_pass(server: Server) -> None:
@@ -141,7 +304,7 @@ async def test_answer_without_events_asks_for_no_pass(server: Server) -> None:
         await server.requests.get()
         await server.requests.get()
         assert not reading.woken.is_set()
-    assert reading.state.readings == []
+    assert reading.state.history == state().history.read(TimelineBatch("e", (), 2000))
     assert reading.state.known_until_ms == 2000
 
 
@@ -154,7 +317,7 @@ async def test_end_is_acknowledged_only_when_it_is_written_down(server: Server) 
         reading.readers.follow(KEY, "u", is_wanted=True)  # a pass that could not write
         await asyncio.sleep(0.05)
         assert server.requests.empty()
-        reading.state.persisted = reading.state.read
+        reading.state.persisted = reading.state.history.cursor
         reading.readers.follow(KEY, "u", is_wanted=True)
         async with asyncio.timeout(PATIENCE_S):
             acknowledgement = await server.requests.get()

@@ -22,6 +22,8 @@ MAX_VOLUMES = 128
 #: RFC 3339 in UTC with milliseconds, such as ``2026-11-21T08:00:00.123Z``.
 Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
+_LATEST_MS = 253_402_300_799_999  # the end of the year 9999
+
 #: Of a field whose own fields have defaults.
 EMPTY: dict[str, Any] = {"default": {}}
 MAKES_ATTEMPT = " A change makes a new attempt, which resumes from a checkpoint made before."
@@ -74,7 +76,8 @@ def immutable(what: str) -> dict[str, str]:
 
 
 def rfc3339(at_ms: int) -> str:
-    """Milliseconds since the epoch as a ``Timestamp``."""
+    """Milliseconds since the epoch as a ``Timestamp``; the nearest one for times that have none."""
+    at_ms = min(max(0, at_ms), _LATEST_MS)
     moment = datetime.fromtimestamp(at_ms / 1000, tz=UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at_ms % 1000:03d}Z"
 

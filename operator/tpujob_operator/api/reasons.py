@@ -78,4 +78,5 @@ SLICE_RESTARTED: Final = "SliceRestarted"
 HOST_LEAVING: Final = "HostLeaving"  # a node is announced to go
 NODE_SUSPECTED: Final = "NodeSuspected"
 NODE_GONE: Final = "NodeGone"  # what was left on it is removed by force
+EVENTS_SKIPPED: Final = "EventsSkipped"  # of the coordinator: they are malformed
 HISTORY_LOST: Final = "HistoryLost"  # status.ledger cannot be read

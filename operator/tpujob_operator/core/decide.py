@@ -125,12 +125,9 @@ def decide(snapshot: Snapshot, now_ms: int) -> Plan:
 
 
 def _begin(snapshot: Snapshot, now_ms: int) -> Situation:
-    history = snapshot.history
-    for reading in snapshot.readings:
-        history = history.read(reading.epoch, reading.events, reading.now_ms)
     return Situation(
         snapshot=snapshot,
-        history=history,
+        history=snapshot.history,
         memory=snapshot.memory,
         now_ms=now_ms,
         attempt=snapshot.attempt,

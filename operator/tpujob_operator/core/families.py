@@ -116,6 +116,11 @@ RECOVERY = _of_job(
     "Recoveries by stage; total reaches from the fault to the next finished step.",
     "stage",
 )
+SKIPPED_EVENTS = _of_job(
+    "timeline_events_skipped",
+    _COUNTER,
+    "Events of the job's coordinator that are malformed and were left out.",
+)
 BUDGET_USED = _of_job(
     "restart_budget_used_ratio",
     _GAUGE,
@@ -135,7 +140,7 @@ OF_JOBS = (
     TIME, CHIP_TIME, UNSETTLED, UNSETTLED_CHIPS, GOODPUT, PREDICTED, OBJECTIVE, MFU,
     STEP, STEP_TIME, STEPS, TOKENS, TOKENS_PER_SECOND, LOSS, LAST_PROGRESS,
     CHECKPOINT_STEP, CHECKPOINT_AT, CHECKPOINT_INTERVAL, CHECKPOINT_BLOCKED, CHECKPOINT_LAG,
-    INCIDENTS, OPEN_INCIDENTS, RECOVERY, BUDGET_USED, CHIPS, SLICES, COST, INFO,
+    INCIDENTS, OPEN_INCIDENTS, RECOVERY, SKIPPED_EVENTS, BUDGET_USED, CHIPS, SLICES, COST, INFO,
 )  # fmt: skip
 
 RECONCILES = _own("reconciles", _COUNTER, "Passes over jobs by result.", "result")

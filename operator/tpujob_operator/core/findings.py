@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from tpujob_agent.protocol import EventKind, Finding
+from tpujob_operator.core.incidents import shortened
 from tpujob_operator.core.observations import FactKind, Observation
 from tpujob_operator.core.stored import known_fields, known_word
 
@@ -84,5 +85,5 @@ def _found(kind: Finding, seen: Observation) -> Found:
         node=str(data["node"]),
         signal=str(data["signal"]),
         ratio=float(data["ratio"]),
-        message=str(data["message"]),
+        message=shortened(str(data["message"])),
     )

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tpujob_agent.protocol import Event, EventKind
 from tpujob_operator.core.findings import Findings
-from tpujob_operator.core.incidents import Incidents
+from tpujob_operator.core.incidents import Incidents, shortened
 from tpujob_operator.core.ledger import Ledger
 from tpujob_operator.core.observations import FactKind, Observation
 from tpujob_operator.core.recoveries import Recoveries
 from tpujob_operator.core.stored import known_fields
+from tpujob_operator.core.timeline import MOST, Malformed, TimelineBatch
 
 #: Form of the persisted state; a state of another form is not read. Fields and words may come
 #: without another form, as other versions leave them alone.
@@ -64,6 +65,20 @@ class Interval:
     predicted_ratio: float = 0.0
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Skipped:
+    """Events of the coordinator that could not be read."""
+
+    count: int = 0
+    why: str = ""  # of the first one
+
+    def another(self, why: str) -> Skipped:
+        """One more."""
+        return Skipped(self.count + 1, self.why or why)
+
+
+#: Characters of the message with which a coordinator gives up: it becomes a condition's.
+_GAVE_UP_LIMIT = 4_096
 _ENDS_OF_WORLDS = (EventKind.LOSS, EventKind.GAVE_UP)
 #: Weight of the newest stretch of steps in the mean step time.
 _SMOOTHING = 0.3
@@ -85,6 +100,7 @@ class History:
     findings: Findings = dataclasses.field(default_factory=Findings)
     gave_up: str = ""  # the coordinator's message
     gave_up_cause: str = ""
+    skipped: Skipped = dataclasses.field(default_factory=Skipped)
 
     @classmethod
     def start(cls, created_ms: int) -> History:
@@ -107,18 +123,20 @@ class History:
             recoveries=self.recoveries.apply(seen, self.ledger, ledger),
         )
 
-    def read(self, epoch: str, events: Iterable[Event], now_ms: int) -> History:
-        """The history after a stretch of a coordinator's timeline, complete up to ``now_ms``.
+    def read(self, batch: TimelineBatch) -> History:
+        """The history after a stretch of a coordinator's timeline.
 
-        Events that were read before are skipped, so reading twice changes nothing.
+        Events that were read before are skipped, so reading twice changes nothing. One that
+        cannot be understood is counted instead.
         """
         history = self
-        if epoch != self.cursor.epoch:
-            history = dataclasses.replace(self, cursor=Cursor(epoch, 0), finished=False)
-        for event in events:
+        if batch.epoch != self.cursor.epoch:
+            history = dataclasses.replace(self, cursor=Cursor(batch.epoch, 0), finished=False)
+        for event in batch.events:
             if event.seq > history.cursor.seq:
-                history = dataclasses.replace(history.apply(event), cursor=Cursor(epoch, event.seq))
-        return history.advance(now_ms)
+                cursor = Cursor(batch.epoch, event.seq)
+                history = dataclasses.replace(_after(history, event), cursor=cursor)
+        return history.advance(batch.now_ms)
 
     def advance(self, now_ms: int) -> History:
         """The history when nothing more can have happened before ``now_ms``."""
@@ -140,6 +158,7 @@ class History:
             "findings": self.findings.to_json(),
             "gaveUp": self.gave_up,
             "gaveUpCause": self.gave_up_cause,
+            "skipped": dataclasses.asdict(self.skipped),
         }
 
     @classmethod
@@ -168,9 +187,33 @@ class History:
                 findings=Findings.from_json(raw.get("findings", [])),
                 gave_up=str(raw["gaveUp"]),
                 gave_up_cause=str(raw["gaveUpCause"]),
+                skipped=Skipped(**known_fields(Skipped, raw.get("skipped", {}))),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"status.ledger is damaged: {error!r}") from error
+
+
+def _after(history: History, event: Event | Malformed) -> History:
+    why = event.why if isinstance(event, Malformed) else ""
+    if isinstance(event, Event):
+        try:
+            return history.apply(event)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next event may be fine
+            why = f"{event.kind.value}: {error!r}"[:200]
+    return dataclasses.replace(history, skipped=history.skipped.another(why))
+
+
+def needs_decision(before: History, after: History) -> bool:
+    """Whether more has changed than the time and the steps: something may have to be done."""
+    return _gist(before) != _gist(after)
+
+
+def _gist(history: History) -> tuple[Any, ...]:
+    ledger = history.ledger
+    flags = (ledger.is_told_to_go, ledger.stopping, ledger.bound, ledger.complete, ledger.phase)
+    world = (history.generation, history.hosts, ledger.generation, ledger.unseen, ledger.ended)
+    ends = (history.finished, history.gave_up, ledger.backoff_until_ms)
+    return (*flags, *world, *ends, history.incidents, history.findings)
 
 
 def _noted(history: History, seen: Observation) -> History:
@@ -185,7 +228,9 @@ def _noted(history: History, seen: Observation) -> History:
         return dataclasses.replace(history, finished=True)
     if seen.kind is EventKind.GAVE_UP:
         return dataclasses.replace(
-            history, gave_up=str(seen.data["message"]), gave_up_cause=str(seen.data["cause"])
+            history,
+            gave_up=shortened(str(seen.data["message"]), _GAVE_UP_LIMIT) or "no reason was given",
+            gave_up_cause=str(seen.data["cause"]),
         )
     return history
 
@@ -213,7 +258,7 @@ def _progressed(history: History, seen: Observation) -> Progress:
             progress,
             step=step,
             step_at_ms=0,
-            steps_lost=progress.steps_lost + lost,
+            steps_lost=min(MOST, progress.steps_lost + lost),
             tokens_lost=min(
                 progress.tokens, progress.tokens_lost + round(lost * progress.step_tokens)
             ),
@@ -237,7 +282,7 @@ def _stepped(progress: Progress, seen: Observation) -> Progress:
         step_at_ms=ended_ms,
         last_step_at_ms=max(progress.last_step_at_ms, ended_ms),
         loss=float(loss) if loss is not None and math.isfinite(loss) else progress.loss,
-        tokens=progress.tokens + tokens,
+        tokens=min(MOST, progress.tokens + max(0, tokens)),
         step_ms=max(0.0, step_ms),
         step_tokens=step_tokens,
         flops_per_token=int(seen.data.get("flopsPerToken", progress.flops_per_token)),

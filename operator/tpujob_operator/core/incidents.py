@@ -15,7 +15,6 @@ from tpujob_operator.core.stored import known_fields, known_word
 NEWEST = 20
 #: Characters of an incident's message kept in status.
 MESSAGE_LIMIT = 600
-_HEAD = MESSAGE_LIMIT // 4
 
 #: No sign that a job gets nowhere; nor may be what only its coordinator understands.
 _NO_SIGN = TAKEN_AWAY | {Cause.UNKNOWN}
@@ -218,12 +217,12 @@ def _cause(word: str, message: str) -> tuple[Cause, str]:
     return cause, shortened(told)
 
 
-def shortened(message: str) -> str:
+def shortened(message: str, limit: int = MESSAGE_LIMIT) -> str:
     """What happened and the end of the output: of long messages the middle is left out."""
-    left_out = "\n…\n"
-    if len(message) <= MESSAGE_LIMIT:
+    left_out, head = "\n…\n", limit // 4
+    if len(message) <= limit:
         return message
-    return message[:_HEAD] + left_out + message[_HEAD + len(left_out) - MESSAGE_LIMIT :]
+    return message[:head] + left_out + message[head + len(left_out) - limit :]
 
 
 def _known_rung(word: str) -> Rung:

@@ -81,6 +81,7 @@ def _progress(sample: JobSample) -> Iterator[Value]:
     yield Value(f.STEPS, told.steps_lost, ("lost",))
     yield Value(f.TOKENS, told.tokens)
     yield Value(f.CHECKPOINT_STEP, told.committed_step)
+    yield Value(f.SKIPPED_EVENTS, sample.history.skipped.count)
     if told.step_ms:
         yield Value(f.STEP_TIME, told.step_ms / 1000)
         yield Value(f.TOKENS_PER_SECOND, 1000 * told.step_tokens / told.step_ms)

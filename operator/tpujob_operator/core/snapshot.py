@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tpujob_agent.notices import Notice
-from tpujob_agent.protocol import Event
 from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.core.history import History
 from tpujob_operator.core.kinds import POD, TPU_TRAINING_JOB, Kind, Ref
@@ -58,15 +57,6 @@ class Tombstone:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Reading:
-    """A stretch of a coordinator's timeline, complete up to ``now_ms`` of its clock."""
-
-    epoch: str
-    events: tuple[Event, ...]
-    now_ms: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Told:
     """What a coordinator was told.
 
@@ -109,7 +99,6 @@ class Snapshot:
     pods: tuple[PodView, ...] = ()
     tombstones: tuple[Tombstone, ...] = ()
     unread: str = ""  # why not all of status.ledger could be read
-    readings: tuple[Reading, ...] = ()
     pulses: Mapping[str, Pulse] = dataclasses.field(default_factory=dict)  # of nodes in doubt
     #: TPU nodes of the job's pods and incidents, also those that are gone
     nodes: Mapping[str, NodeView] = dataclasses.field(default_factory=dict)
@@ -120,6 +109,7 @@ class Snapshot:
     #: why the Job controller cannot make pods, by the Job's name
     unmade: Mapping[str, str] = dataclasses.field(default_factory=dict)
     silent_since_ms: int = 0  # since when the running coordinator cannot be read; 0: it can
+    silent_why: str = ""
     status_written_ms: int = 0
     applied_ms: int = 0  # when Secret and Service were last applied
 

@@ -13,6 +13,7 @@ from tpujob_operator.api.conditions import ConditionType, find_condition, set_co
 from tpujob_operator.api.models import parse_status
 from tpujob_operator.api.status import Condition, ConditionStatus, JobStatus, Slices, State
 from tpujob_operator.core.cost import cost_view
+from tpujob_operator.core.history import History
 from tpujob_operator.core.incidents import Incident, Rung
 from tpujob_operator.core.plan import Note
 from tpujob_operator.core.policies.placement import suspects_of
@@ -74,6 +75,7 @@ def write(situation: Situation) -> Written:
         return Written()
     notes = (
         *_unread(snapshot.unread),
+        *_skips(situation.history, old),
         *_losses(situation, old),
         *_suspicions(situation, old),
         *_notes(tuple(old.conditions), conditions),
@@ -206,6 +208,18 @@ def _unread(why: str) -> tuple[Note, ...]:
         "roll-back of the operator, install the newer release again."
     )
     return (Note(reasons.HISTORY_LOST, message, "Warning"),) if why else ()
+
+
+def _skips(history: History, old: JobStatus) -> tuple[Note, ...]:
+    """An event for the first malformed event of a job's coordinator; a metric counts them all."""
+    if not history.skipped.count or ((old.ledger or {}).get("skipped") or {}).get("count"):
+        return ()
+    message = (
+        f"An event of the coordinator is malformed and was left out: {history.skipped.why}. Step, "
+        "times and incidents may be wrong here; the job itself is not affected. Only a defect, or "
+        "a program that writes to the coordinator itself, does this."
+    )
+    return (Note(reasons.EVENTS_SKIPPED, message, "Warning"),)
 
 
 def _losses(situation: Situation, old: JobStatus) -> tuple[Note, ...]:

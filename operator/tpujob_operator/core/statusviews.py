@@ -22,6 +22,7 @@ from tpujob_operator.core import incidents
 from tpujob_operator.core.history import History
 from tpujob_operator.core.history import Progress as ToldProgress
 from tpujob_operator.core.suspects import Suspect
+from tpujob_operator.core.timeline import MOST
 from tpujob_operator.core.timetypes import TimeType
 from tpujob_tpu.chips import CHIPS
 
@@ -60,7 +61,7 @@ def progress_view(history: History, job: TPUTrainingJob | None) -> Progress | No
     rest = max(0, steps - progress.step) if steps else None
     return Progress(
         percent=round(100 * progress.step / steps, 1) if steps else None,
-        eta_seconds=None if rest is None else round(rest * progress.step_ms / 1000),
+        eta_seconds=None if rest is None else min(MOST, round(rest * progress.step_ms / 1000)),
         tokens_per_second=_tokens_per_second(progress),
         mfu=mfu_view(history, job),
         last_loss=progress.loss,

@@ -87,6 +87,32 @@ class Client:
     ) -> None:
         await self._api.close()
 
+    @property
+    def address(self) -> str:
+        """Where the API server is."""
+        return str(self._api.configuration.host)
+
+    @property
+    def connection_options(self) -> dict[str, Any]:
+        """What a request beside this client's needs: a proxy, and the server's name in TLS."""
+        configuration = self._api.configuration
+        options = {
+            "proxy": configuration.proxy,
+            "proxy_headers": configuration.proxy_headers,
+            "server_hostname": configuration.tls_server_name,
+        }
+        return {name: value for name, value in options.items() if value}
+
+    def make_connector(self) -> aiohttp.TCPConnector:
+        """Connections to the API server beside those of this client, as many as are asked for."""
+        return aiohttp.TCPConnector(limit=0, ssl=self._api.rest_client.ssl_context)
+
+    async def credentials(self) -> dict[str, str]:
+        """Headers that say who this client is."""
+        headers: dict[str, str] = {}
+        await self._api.update_params_for_auth(headers, [], ["BearerToken"], "", "GET", None)
+        return headers
+
     async def get(self, kind: Kind, namespace: str | None, name: str) -> dict[str, Any] | None:
         """An object, or nothing if it does not exist."""
         try:

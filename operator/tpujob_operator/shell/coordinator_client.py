@@ -6,27 +6,16 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import urllib.parse
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
 
-import aiohttp
-
-from tpujob_agent.protocol import (
-    HTTP_PORT,
-    TELL_PATH,
-    TIMELINE_PATH,
-    TOKEN_HEADER,
-    Event,
-    EventKind,
-    ProtocolError,
-)
-from tpujob_operator.core.kinds import SERVICE, Ref
-from tpujob_operator.core.manifests import names, secret
-from tpujob_operator.core.snapshot import JobKey, Reading, Told
-from tpujob_operator.shell.client import ApiError, Client
+from tpujob_agent.protocol import TELL_PATH, TIMELINE_PATH, EventKind, ProtocolError
+from tpujob_operator.core.kinds import Ref
+from tpujob_operator.core.manifests import secret
+from tpujob_operator.core.snapshot import JobKey, Told
+from tpujob_operator.core.timeline import TimelineBatch, batch_of
 from tpujob_operator.shell.clock import now_ms
 from tpujob_operator.shell.jobstate import JobState
+from tpujob_operator.shell.transport import Call, Transport, UnreachableError
 
 _log = logging.getLogger(__name__)
 WAIT_S = 20.0
@@ -36,98 +25,13 @@ _LONGEST_RETRY_S = 3.0
 #: Events that come within this time are read together.
 _GATHER_S = 0.2
 _GATHER_PER_JOB_S = 0.002
-#: The end of a job is acknowledged only once it is written down, or after this time.
-_PERSIST_TIMEOUT_S = 30.0
+#: What a coordinator is asked for at a time; one that is older answers a thousand events.
+_EVENT_BYTES = 256 * 1024
+#: No job takes more of the operator's time than reading so much takes.
+_BYTES_PER_S = 256 * 1024
+#: Characters of what is wrong with a coordinator's answers.
+_MOST_WORDS = 200
 _ENDS = (EventKind.FINISHED, EventKind.GAVE_UP)
-
-
-class UnreachableError(Exception):
-    """The coordinator does not answer (yet)."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Call:
-    """A request to a coordinator."""
-
-    path: str
-    token: str
-    timeout_s: float
-    query: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    body: Mapping[str, Any] | None = None  # PUT it; None: GET
-
-
-class Transport(Protocol):
-    """How a coordinator's HTTP interface is reached."""
-
-    async def send(self, key: JobKey, call: Call) -> dict[str, Any]:
-        """The answer to a request.
-
-        Raises:
-            UnreachableError: no answer, or no sensible one.
-        """
-
-
-#: Address of a coordinator inside the cluster.
-SERVICE_ADDRESS = f"http://{{service}}.{{namespace}}.svc:{HTTP_PORT}"
-
-
-class DirectTransport:
-    """Straight to an address, by default that of the Service inside the cluster."""
-
-    def __init__(self, address: str = SERVICE_ADDRESS) -> None:
-        self._address = address
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
-
-    async def send(self, key: JobKey, call: Call) -> dict[str, Any]:
-        """The coordinator's answer."""
-        service = names.coordinator_service(key.name)
-        base = self._address.format(service=service, namespace=key.namespace)
-        timeout = aiohttp.ClientTimeout(total=call.timeout_s, sock_connect=3)
-        try:
-            async with self._session.request(
-                "GET" if call.body is None else "PUT",
-                base + call.path,
-                params=call.query,
-                json=call.body,
-                headers={TOKEN_HEADER: call.token},
-                timeout=timeout,
-            ) as response:
-                response.raise_for_status()
-                answer: dict[str, Any] = await response.json()
-                return answer
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise UnreachableError(repr(error)) from error
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._session.close()
-
-
-class ProxyTransport:
-    """Through the API server's proxy: for an operator outside the cluster."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    async def send(self, key: JobKey, call: Call) -> dict[str, Any]:
-        """The coordinator's answer."""
-        service = urllib.parse.quote(f"{names.coordinator_service(key.name)}:http")
-        base = SERVICE.path(key.namespace, service, "proxy")
-        try:
-            return await self._client.request(
-                "get" if call.body is None else "update",
-                base + call.path,
-                query=call.query,
-                body=call.body,
-                headers={TOKEN_HEADER: call.token},
-                plural="services/proxy",
-                timeout_s=call.timeout_s,
-            )
-        except (ApiError, ValueError) as error:
-            raise UnreachableError(str(error)) from error
-
-    async def close(self) -> None:
-        """Nothing: the client belongs to somebody else."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -145,8 +49,9 @@ class CoordinatorReaders:
         transport: Transport,
         operator_key: str,
         find: Callable[[JobKey], JobState | None],
-        wake: Callable[[JobKey], None],
+        wake: Callable[[JobKey, JobState, bool], None],
     ) -> None:
+        """``wake`` asks for a pass: at once, or when the status may be written again."""
         self._transport = transport
         self._operator_key = operator_key
         self._find = find
@@ -161,7 +66,7 @@ class CoordinatorReaders:
         reader = self._readers.get(key)
         if reader is not None and reader.uid == uid:
             reader.passed.set()
-        if reader is not None and (reader.uid != uid or not is_wanted):
+        if reader is not None and (reader.uid != uid or reader.task.done() or not is_wanted):
             self._stop(key)
             reader = None
         if is_wanted and reader is None:
@@ -207,51 +112,60 @@ class CoordinatorReaders:
         retry_s = _FIRST_RETRY_S
         while (state := self._find(key)) is not None and state.uid == uid:
             try:
-                reading = await self._fetch(key, state, WAIT_S)
+                wait_s = await self._round(key, state, passed)
+                retry_s = _FIRST_RETRY_S
             except (UnreachableError, ProtocolError) as error:
                 _log.debug("coordinator of %s: %s", key, error)
-                self._note_silence(key, state)
-                await asyncio.sleep(retry_s)
-                retry_s = min(_LONGEST_RETRY_S, retry_s * 2)
-                continue
-            retry_s = _FIRST_RETRY_S
-            was_silent = state.silent_since_ms > 0
-            if state.take(reading) or was_silent:
-                self._wake(key)
-            if any(event.kind in _ENDS for event in reading.events):
-                await self._acknowledge(key, state, passed)
-            await asyncio.sleep(max(_GATHER_S, _GATHER_PER_JOB_S * len(self._readers)))
+                self._note_silence(key, state, str(error))
+                wait_s, retry_s = retry_s, min(_LONGEST_RETRY_S, retry_s * 2)
+            except Exception as error:  # noqa: BLE001 - logged with its trace just below
+                # A defect that shows with one answer must not end the reading of a job.
+                _log.exception("reading the coordinator of %s failed", key)
+                self._note_silence(key, state, repr(error))
+                wait_s = _LONGEST_RETRY_S
+            await asyncio.sleep(wait_s)
 
-    def _note_silence(self, key: JobKey, state: JobState) -> None:
+    async def _round(self, key: JobKey, state: JobState, passed: asyncio.Event) -> float:
+        """Read once; the result is how long to wait until the next time."""
+        batch, size = await self._fetch(key, state, WAIT_S)
+        async with state.deciding:
+            if self._find(key) is not state:
+                return 0  # it was read from the status again, and so are the events
+            was_silent = state.silent_since_ms > 0
+            is_urgent = state.take(batch) or was_silent
+        if is_urgent or batch.events:
+            self._wake(key, state, is_urgent)
+        if any(event.kind in _ENDS for event in batch.known):
+            await self._acknowledge(key, state, passed)
+        gather_s = max(_GATHER_S, _GATHER_PER_JOB_S * len(self._readers))
+        return max(gather_s, size / _BYTES_PER_S)
+
+    def _note_silence(self, key: JobKey, state: JobState, why: str) -> None:
         if not state.silent_since_ms:
-            state.silent_since_ms = now_ms()
-            self._wake(key)
+            state.silent_since_ms, state.silent_why = now_ms(), why[:_MOST_WORDS]
+            self._wake(key, state, True)
 
     async def _acknowledge(self, key: JobKey, state: JobState, passed: asyncio.Event) -> None:
         """Let the coordinator go, once its last words are written down."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_PERSIST_TIMEOUT_S):
-                while state.persisted != state.read:
-                    passed.clear()
-                    await passed.wait()
+        while state.persisted != state.history.cursor:
+            passed.clear()
+            await passed.wait()
+            if self._find(key) is not state:
+                return
         with contextlib.suppress(UnreachableError, ProtocolError):
             await self._fetch(key, state, 0)
 
-    async def _fetch(self, key: JobKey, state: JobState, wait_s: float) -> Reading:
+    async def _fetch(
+        self, key: JobKey, state: JobState, wait_s: float
+    ) -> tuple[TimelineBatch, int]:
+        cursor = state.history.cursor
         query = {
-            "epoch": state.read.epoch,
-            "after": str(state.read.seq),
+            "epoch": cursor.epoch,
+            "after": str(cursor.seq),
             "wait_s": f"{wait_s:g}",
+            "bytes": str(_EVENT_BYTES),
         }
         token = secret.token(self._operator_key, state.uid)
-        answer = await self._transport.send(
-            key, Call(TIMELINE_PATH, token, wait_s + 10, query=query)
-        )
-        try:
-            return Reading(
-                epoch=str(answer["epoch"]),
-                events=tuple(Event.from_json(item) for item in answer["events"]),
-                now_ms=int(answer["nowMs"]),
-            )
-        except (KeyError, TypeError) as error:
-            raise ProtocolError(f"not a timeline: {error!r}") from error
+        call = Call(TIMELINE_PATH, token, wait_s + 10, query=query)
+        answer = await self._transport.send(key, call)
+        return batch_of(answer.body, cursor.seq, now_ms()), answer.size

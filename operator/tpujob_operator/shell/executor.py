@@ -24,7 +24,7 @@ from tpujob_operator.core.plan import Action, Apply, Delete, Note, Patch, Plan, 
 from tpujob_operator.core.snapshot import Snapshot, Told
 from tpujob_operator.shell.cache import Cache
 from tpujob_operator.shell.client import ApiError, Client
-from tpujob_operator.shell.coordinator_client import UnreachableError
+from tpujob_operator.shell.transport import UnreachableError
 
 _log = logging.getLogger(__name__)
 _COMPONENT = "tpujob-operator"

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tpujob_operator.api.base import parse_rfc3339
-from tpujob_operator.core.history import Cursor, History
+from tpujob_operator.core.history import Cursor, History, needs_decision
 from tpujob_operator.core.memory import Memory
-from tpujob_operator.core.snapshot import Reading, Told
+from tpujob_operator.core.snapshot import Told
+from tpujob_operator.core.timeline import TimelineBatch
+from tpujob_operator.core.views import PodView
+
+#: Pods that are gone and whose node is still known: as many as there are pods, and at least these.
+_FEW_PODS = 16
 
 
 @dataclasses.dataclass(slots=True)
@@ -21,17 +27,21 @@ class JobState:
     memory: Memory
     #: why not all of ``status.ledger`` could be read; empty once it is written anew
     unread: str = ""
-    readings: list[Reading] = dataclasses.field(default_factory=list)
+    #: held by a pass: what is folded in meanwhile would be lost with its outcome
+    deciding: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock, compare=False)
+    #: nodes by pod as Kubernetes tells them; a coordinator only repeats what the job says
+    nodes: Mapping[str, str] = dataclasses.field(default_factory=dict)
     refusals: tuple[str, ...] = ()
     status_written_ms: int = 0
     applied_ms: int = 0
     failures: int = 0
     told: Told = dataclasses.field(default_factory=Told)
     silent_since_ms: int = 0
+    silent_why: str = ""
     #: up to when the history is known to be complete; 0: no coordinator was read
     known_until_ms: int = 0
-    #: how far the timeline has been read, and how far that is written down
-    read: Cursor = dataclasses.field(default_factory=Cursor)
+    looked_ms: int = 0  # when the newest pass began
+    #: how far into the timeline the history is written down
     persisted: Cursor = dataclasses.field(default_factory=Cursor)
 
     @classmethod
@@ -50,26 +60,31 @@ class JobState:
             history=history,
             memory=memory,
             unread=unread,
-            read=history.cursor,
             persisted=history.cursor,
         )
 
-    def take(self, reading: Reading) -> bool:
-        """Take in what a coordinator told; say whether it calls for a decision."""
-        self.silent_since_ms = 0
-        self.known_until_ms = max(self.known_until_ms, reading.now_ms)
-        if not reading.events:
-            if reading.epoch != self.read.epoch:
-                self.read = Cursor(reading.epoch, 0)
-            return False
-        self.read = Cursor(reading.epoch, reading.events[-1].seq)
-        self.readings.append(reading)
-        return True
+    def take(self, batch: TimelineBatch) -> bool:
+        """Fold in what a coordinator told; say whether it calls for a decision.
 
-    def committed(self, history: History, memory: Memory, taken: int) -> None:
-        """A pass has folded the first ``taken`` readings into the history."""
+        The caller holds ``deciding``.
+        """
+        before = self.history
+        self.silent_since_ms, self.silent_why = 0, ""
+        self.known_until_ms = max(self.known_until_ms, batch.now_ms)
+        if batch.events or batch.epoch != before.cursor.epoch:
+            self.history = before.read(batch.placed(self.nodes))
+        return needs_decision(before, self.history)
+
+    def see(self, pods: Iterable[PodView]) -> None:
+        """Remember the nodes of the job's pods, of the newest ones that are gone too."""
+        there = {pod.name: pod.node for pod in pods if pod.node}
+        gone = [name for name in self.nodes if name not in there]
+        kept = gone[-max(_FEW_PODS, len(there)) :]
+        self.nodes = {name: self.nodes[name] for name in kept} | there
+
+    def committed(self, history: History, memory: Memory) -> None:
+        """A pass has carried out what it decided."""
         self.history, self.memory = history, memory
-        del self.readings[:taken]
 
 
 def fresh_history(obj: Mapping[str, Any]) -> History:

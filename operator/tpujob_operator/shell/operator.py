@@ -20,11 +20,7 @@ from tpujob_operator.settings import Settings
 from tpujob_operator.shell.cache import Cache
 from tpujob_operator.shell.client import Client, is_in_cluster, load_configuration
 from tpujob_operator.shell.clock import now_ms
-from tpujob_operator.shell.coordinator_client import (
-    CoordinatorReaders,
-    DirectTransport,
-    ProxyTransport,
-)
+from tpujob_operator.shell.coordinator_client import CoordinatorReaders
 from tpujob_operator.shell.executor import Executor
 from tpujob_operator.shell.informer import Informer
 from tpujob_operator.shell.jobevents import JobEvents
@@ -36,8 +32,9 @@ from tpujob_operator.shell.probes import serve_metrics, serve_probes
 from tpujob_operator.shell.pulses import Pulses
 from tpujob_operator.shell.queue import KeyedQueue
 from tpujob_operator.shell.quota import wait_for_quota
-from tpujob_operator.shell.reconcile import Reconciler
+from tpujob_operator.shell.reconcile import Reconciler, status_interval_ms
 from tpujob_operator.shell.tainter import Tainter
+from tpujob_operator.shell.transport import DirectTransport, ProxyTransport
 
 _log = logging.getLogger(__name__)
 #: A job that has waited this long for a worker means that the workers are stuck.
@@ -139,13 +136,21 @@ class Operator:
             transport,
             self._settings.operator_key,
             self._states.get,
-            self._queue.add,
+            self._wake,
         )
         try:
             yield readers
         finally:
             await readers.close()
             await transport.close()
+
+    def _wake(self, key: JobKey, state: JobState, is_urgent: bool) -> None:
+        """A coordinator has told something; steps alone wait until the status may be written."""
+        if is_urgent:
+            self._queue.add(key)
+        elif not state.failures:  # or else the next try is due already
+            wait_ms = state.looked_ms + status_interval_ms(len(self._states)) - now_ms()
+            self._queue.add_after(key, wait_ms / 1000)
 
     def _transport(self, client: Client, *, in_cluster: bool) -> DirectTransport | ProxyTransport:
         access = self._settings.coordinator_access

@@ -114,9 +114,14 @@ class Reconciler:
             await self._clear_remains(key)
             return "gone"
         state = self._state(key, obj)
-        at_ms = now_ms()
+        async with state.deciding:
+            return await self._decide(key, obj, state)
+
+    async def _decide(self, key: JobKey, obj: Object, state: JobState) -> str:
+        at_ms = state.looked_ms = now_ms()
         has_jobset = await self._jobset_kind.is_served()
         pods = self._pods(key)
+        state.see(pods)
         suspicious = self._suspicious(pods, state.history.incidents)
         pulses = await self._pulses_for(pods, suspicious, at_ms)
         snapshot = self._snapshot(key, obj, state, pods, pulses, has_jobset=has_jobset)
@@ -124,7 +129,7 @@ class Reconciler:
         plan = decide(snapshot, at_ms)
         result = await self._executor.execute(snapshot, plan, at_ms)
         if plan.status is None or result.status_written:
-            state.committed(plan.history, plan.memory, len(snapshot.readings))
+            state.committed(plan.history, plan.memory)
         self._settle(key, state, plan, result, at_ms)
         for watcher in self.watchers:
             watcher(key, snapshot, plan)
@@ -236,7 +241,6 @@ class Reconciler:
         has_jobset: bool,
     ) -> Snapshot:
         job, error = _parse(obj)
-        interval_ms = max(_STATUS_INTERVAL_MS, _STATUS_INTERVAL_PER_JOB_MS * len(self.states))
         doomed = self._cache.doomed
         return Snapshot(
             obj=obj,
@@ -247,7 +251,7 @@ class Reconciler:
             options=self._options,
             cluster=Cluster(
                 has_jobset=has_jobset,
-                status_interval_ms=interval_ms,
+                status_interval_ms=status_interval_ms(len(self.states)),
                 node_loss_ms=self._node_loss_ms,
                 shapes=self._nodes.shapes,
             ),
@@ -256,15 +260,20 @@ class Reconciler:
             pods=pods,
             tombstones=self._cache.tombstones(key),
             unread=state.unread,
-            readings=tuple(state.readings),
             pulses=pulses,
             nodes=self._nodes.find(nodes_of(state, pods)),
             told=state.told,
             refusals=state.refusals,
             silent_since_ms=state.silent_since_ms,
+            silent_why=state.silent_why,
             status_written_ms=state.status_written_ms,
             applied_ms=state.applied_ms,
         )
+
+
+def status_interval_ms(jobs: int) -> int:
+    """How often numbers that change with every step are written to the status of each job."""
+    return max(_STATUS_INTERVAL_MS, _STATUS_INTERVAL_PER_JOB_MS * jobs)
 
 
 def nodes_of(state: JobState, pods: Iterable[PodView]) -> set[str]:

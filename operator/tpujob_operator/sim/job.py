@@ -25,6 +25,7 @@ from tpujob_coordinator.stages import Send, Stage
 from tpujob_coordinator.timeline import KEPT_BYTES
 from tpujob_operator.core.history import History
 from tpujob_operator.core.observations import Fact, FactKind
+from tpujob_operator.core.timeline import TimelineBatch
 from tpujob_operator.sim.agent import Agent, config_of, cost_of, idle_word
 from tpujob_operator.sim.faults import Fault, FaultKind
 from tpujob_operator.sim.scenario import Scenario
@@ -374,7 +375,7 @@ class Job:
         if timeline.last == self.history.cursor.seq:
             return
         events = timeline.after(self.history.cursor.seq, limit=timeline.last, most_bytes=KEPT_BYTES)
-        self.history = self.history.read(timeline.epoch, events, self.now_ms)
+        self.history = self.history.read(TimelineBatch(timeline.epoch, tuple(events), self.now_ms))
         if self.core.stage is Stage.FORMING:
             if self.core.backoff_until_ms > self.now_ms:
                 self._at(self.core.backoff_until_ms, self._tick)

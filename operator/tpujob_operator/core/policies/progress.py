@@ -79,10 +79,11 @@ def report_silent_coordinator(situation: Situation) -> Outcome:
     wait_ms = silent_ms + _SILENCE_MS - situation.now_ms
     if wait_ms > 0:
         return Outcome(requeue_after_s=wait_ms / 1000)
+    why = situation.snapshot.silent_why
     message = (
-        "The coordinator runs, but the operator cannot read it, so step and goodput stand still "
-        "here; training is not affected. Look at the coordinator pod's log, and whether a network "
-        "policy keeps the operator from port 7078."
+        f"The coordinator runs, but the operator cannot read it{f' ({why})' if why else ''}, so "
+        "step and goodput stand still here; training is not affected. Look at the coordinator "
+        "pod's log, and whether a network policy keeps the operator from port 7078."
     )
     return Outcome(
         verdicts={ConditionType.DEGRADED: Verdict(True, reasons.COORDINATOR_UNREACHABLE, message)}
