@@ -19,6 +19,9 @@ MAX_CONTAINERS = 32
 MAX_ENV = 256
 MAX_VOLUMES = 128
 
+#: Of what a user counts, in steps or seconds: 30 years of seconds, which stay within any calendar.
+MAX_COUNT = 1_000_000_000
+
 #: RFC 3339 in UTC with milliseconds, such as ``2026-11-21T08:00:00.123Z``.
 Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 

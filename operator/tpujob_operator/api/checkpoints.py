@@ -6,7 +6,7 @@ import enum
 
 from pydantic import ConfigDict, Field
 
-from tpujob_operator.api.base import EMPTY, NEXT_ATTEMPT, Model, immutable, rule, rules
+from tpujob_operator.api.base import EMPTY, MAX_COUNT, NEXT_ATTEMPT, Model, immutable, rule, rules
 
 DIRECTORY_PATTERN = "^(/|[a-z][a-z0-9]*://.)"
 
@@ -40,8 +40,12 @@ class CheckpointInterval(Model):
         description="Auto: as often as wastes least, by what saves and failures have cost this "
         "job. Steps: every so many steps. Seconds: every so many seconds.",
     )
-    steps: int | None = Field(default=None, ge=1, description="Steps between checkpoints.")
-    seconds: int | None = Field(default=None, ge=1, description="Seconds between checkpoints.")
+    steps: int | None = Field(
+        default=None, ge=1, le=MAX_COUNT, description="Steps between checkpoints."
+    )
+    seconds: int | None = Field(
+        default=None, ge=1, le=MAX_COUNT, description="Seconds between checkpoints."
+    )
 
 
 class Checkpoint(Model):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import warnings
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
@@ -303,7 +304,9 @@ def _health_problems(spec: JobSpec) -> list[str]:
         return []
     path = "spec.health.progressPattern"
     try:
-        groups = re.compile(pattern).groupindex
+        with warnings.catch_warnings():  # of patterns that a later Python may read otherwise
+            warnings.simplefilter("ignore")
+            groups = re.compile(pattern).groupindex
     # Too many repetitions or brackets are other errors than a mistake in the grammar.
     except (re.error, OverflowError, RecursionError) as error:
         return [f"{path}: not a regular expression: {error}"]

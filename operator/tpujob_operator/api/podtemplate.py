@@ -26,8 +26,9 @@ SNAPSHOT_DIR = "/tpujob-snapshots"
 OWN_VOLUMES = (AGENT_VOLUME, SNAPSHOT_VOLUME)
 RESERVED_ENV_PREFIX = "TPUJOB_"
 
+_Int64 = Annotated[StrictInt, Field(ge=-(2**63), lt=2**63)]
 #: A quantity is a number or a text; other unions have no place in a structural schema.
-Quantity = Annotated[StrictInt | StrictStr, WithJsonSchema({"x-kubernetes-int-or-string": True})]
+Quantity = Annotated[_Int64 | StrictStr, WithJsonSchema({"x-kubernetes-int-or-string": True})]
 _BY_NAME: dict[str, Any] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
 
 

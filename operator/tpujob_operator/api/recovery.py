@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import Field
 
 from tpujob_agent.protocol import StragglerAction
-from tpujob_operator.api.base import EMPTY, MAKES_ATTEMPT, Model, rule
+from tpujob_operator.api.base import EMPTY, MAKES_ATTEMPT, MAX_COUNT, Model, rule
 from tpujob_operator.api.podtemplate import TRAINER_CONTAINER
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class PodRecovery(enum.StrEnum):
 
 
 def _budget(default: int, what: str) -> Any:
-    return Field(default=default, ge=-1, description=f"{what} -1: no limit.")
+    return Field(default=default, ge=-1, le=MAX_COUNT, description=f"{what} -1: no limit.")
 
 
 class Budgets(Model):

@@ -8,7 +8,15 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from tpujob_agent.protocol import StragglerAction
-from tpujob_operator.api.base import EMPTY, MAKES_ATTEMPT, NEXT_ATTEMPT, Model, rule, rules
+from tpujob_operator.api.base import (
+    EMPTY,
+    MAKES_ATTEMPT,
+    MAX_COUNT,
+    NEXT_ATTEMPT,
+    Model,
+    rule,
+    rules,
+)
 from tpujob_operator.api.checkpoints import Checkpoint
 from tpujob_operator.api.podtemplate import (
     TEMPLATE_RULES,
@@ -355,11 +363,13 @@ class JobSpec(Model):
     active_deadline_seconds: int | None = Field(
         default=None,
         ge=1,
+        le=MAX_COUNT,
         description="Seconds from the job's creation, suspended and queued time excluded, after "
         "which it fails.",
     )
     ttl_seconds_after_finished: int | None = Field(
         default=None,
         ge=0,
+        le=MAX_COUNT,
         description="Seconds after its end when the job is deleted. Default: it is kept.",
     )
