@@ -176,8 +176,10 @@ class Progress:
         if not self.first_step:
             return
         if not self._told_step:  # cuts the first step, however long ago it was
-            # Its share of the tokens: all steps of a program take about as many.
-            begun = Totals(tokens=self._totals.tokens // (self.step - self.first_step + 1))
+            # Its share of the tokens: all steps of a program take about as many. A program that
+            # contradicts itself may name a first step beyond the newest one.
+            steps = max(1, self.step - self.first_step + 1)
+            begun = Totals(tokens=self._totals.tokens // steps)
             yield self._told(self.first_step, self.first_step, self._first_at_ms, begun, losses)
             self._told_at_ms = now_ms
         if self.step <= self._told_step:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.coordinator.simulation import Simulation, config
@@ -92,6 +92,8 @@ def _lies(cls: type[Message]) -> st.SearchStrategy[Message]:
 _LIES = st.one_of(_lies(protocol.Report), _lies(protocol.Leaving), _lies(protocol.Pong))
 
 
+@example([(False, protocol.Report(0, protocol.ProcessState.IDLE, generation=2**53 - 1))])
+@example([(False, protocol.Report(0, protocol.ProcessState.IDLE, generation=1, first_step=1))])
 @given(st.lists(st.tuples(st.booleans(), _LIES), max_size=30))
 def test_lies_within_the_bounds_break_nothing(lies: list[tuple[bool, Message]]) -> None:
     """The coordinator goes on, and tells nothing that its readers cannot take."""
