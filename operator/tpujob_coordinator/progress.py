@@ -97,7 +97,8 @@ class Progress:
             self._enter(member, report.phase, report.phase_at_ms, now_ms)
         if report.restored_step >= 0:
             self._restored[member.place] = report.restored_step
-        if report.first_step and not self.first_step:
+        # A step that is not finished yet is no first step, whatever a program says.
+        if 0 < report.first_step <= report.step and not self.first_step:
             self.first_step = report.first_step
             self._first_at_ms = member.to_our_clock(report.first_step_at_ms, now_ms)
         if report.step > self.step:
