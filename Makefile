@@ -11,8 +11,9 @@ CLUSTER ?= auto
 KEEP ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+SWEEP_ARGS ?=
 
-.PHONY: help venv libtpu demo test lint format gen gen-check e2e faults soak bench bench-recovery lock clean down
+.PHONY: help venv libtpu demo test lint format gen gen-check e2e faults soak sweep bench bench-recovery lock clean down
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +62,9 @@ faults: $(STAMP) ## The slow faults of the catalogue, on real nodes (make test h
 
 soak: $(STAMP) ## One long job under 200 random faults; fails if one is answered wrongly (half an hour)
 	@$(PY) -m bench.soak $(BENCH_ARGS)
+
+sweep: $(STAMP) ## Four lives of jobs under every fault at every write, event and step (hours; SWEEP_ARGS=--help)
+	@PYTHONPATH=operator:trainer:. $(PY) -m tests.sweep $(SWEEP_ARGS)
 
 bench: $(STAMP) ## Benchmarks, printed as ratios
 	@$(PY) -m bench

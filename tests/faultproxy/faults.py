@@ -43,12 +43,17 @@ class LoseAnswer:
     code: int = 0  # 0: the connection ends
 
 
+#: Called in the proxy's event loop, so it must be quick; it may return something to wait for.
+Action = Callable[[], object]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Strike:
-    """Something happens just before a request, which is then lost, or just after it."""
+    """Something happens just before a request, just after it, or both."""
 
-    action: Callable[[], object]  # called in the proxy's thread; must be quick
-    is_after: bool = False
+    before: Action | None = None
+    after: Action | None = None
+    is_lost: bool = False  # the API server does not see the request
 
 
 Fault = Delay | BlackHole | Cut | Refuse | LoseAnswer | Strike
@@ -58,7 +63,7 @@ class EventFault(enum.Enum):
     """What may happen to a watch event."""
 
     DROP = "drop"  # it is left out, and the watch does not show it
-    EXPIRE = "expire"  # the watch ends before it, and cannot be continued: 410
+    EXPIRE = "expire"  # the watch ends before it, and the next one is told 410
     CLOSE = "close"  # the watch ends before it, and can be continued
 
 

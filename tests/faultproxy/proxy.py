@@ -19,6 +19,7 @@ import aiohttp
 from aiohttp import web
 
 from tests.faultproxy.faults import (
+    Action,
     EventFault,
     EventMatch,
     EventRule,
@@ -110,9 +111,11 @@ class FaultProxy:
 
     def freeze(self, *, lists_too: bool = False) -> None:
         """Hold all watch events back; ``lists_too``: and answer lists as they are now."""
-        self._call(self._server.weather.thawed.clear)
-        if lists_too:
-            self._wait(self._server.hold_lists())
+        self._wait(self._server.freeze(lists_too=lists_too))
+
+    def freezing(self, *, lists_too: bool = False) -> Action:
+        """``freeze`` for a ``Strike``."""
+        return functools.partial(self._server.freeze, lists_too=lists_too)
 
     def thaw(self) -> None:
         """Undo ``freeze``: deliver what was held back."""
@@ -151,6 +154,7 @@ class FaultProxy:
         app = web.Application(client_max_size=_LARGEST_BODY)
         app.router.add_route("*", "/{path:.*}", self._server.serve)
         # A handler whose client is gone has nobody to wait for.
+        self._stack.push_async_callback(self._server.finish)
         runner = web.AppRunner(
             app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True
         )

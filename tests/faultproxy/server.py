@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import inspect
 import json
 from collections.abc import Mapping
 
@@ -14,6 +15,7 @@ from aiohttp import web
 
 from tests.faultproxy.calls import Call, Object
 from tests.faultproxy.faults import (
+    Action,
     BlackHole,
     Cut,
     Delay,
@@ -56,6 +58,7 @@ class Server:
         self._upstream = upstream
         self._relays: dict[Relay, str] = {}
         self._expired: set[str] = set()
+        self._sending: set[asyncio.Task[Answer]] = set()
         self._held: dict[str, Answer] = {}
         self._lists: dict[str, dict[str, str]] = {}
         self.journal = journal
@@ -75,22 +78,37 @@ class Server:
             await self.connected.wait()
             return _cut(request)
         fault = self._judge(call)
-        if isinstance(fault, Cut | Refuse) or (isinstance(fault, Strike) and not fault.is_after):
+        await _begin(fault)
+        if isinstance(fault, Cut | Refuse) or (isinstance(fault, Strike) and fault.is_lost):
             return _unserved(request, fault)
-        await _pause(fault)
         if call.verb == "watch":
             return await self._watch(request, call)
-        answer = await asyncio.shield(self._send(request, call, body))
-        match fault:
-            case LoseAnswer(code):
-                return _refusal(code) if code else _cut(request)
-            case Strike(action):
-                action()
+        # A client that is gone takes nothing back: the API server has its request.
+        sending = asyncio.create_task(self._send(request, call, body))
+        self._sending.add(sending)
+        sending.add_done_callback(self._sent)
+        try:
+            answer = await asyncio.shield(sending)
+        except aiohttp.ClientError:
+            return _cut(request)
+        if isinstance(fault, LoseAnswer):
+            return _refusal(fault.code) if fault.code else _cut(request)
+        if isinstance(fault, Strike):
+            await _act(fault.after)
         return _response(answer)
 
     def _judge(self, call: Call) -> Fault | None:
         found = (rule.judge(call, self.journal.names) for rule in list(self.rules))
         return next((fault for fault in found if fault is not None), None)
+
+    def _sent(self, sending: asyncio.Task[Answer]) -> None:
+        self._sending.discard(sending)
+        if not sending.cancelled():
+            sending.exception()  # a connection that the API server has closed
+
+    async def finish(self) -> None:
+        """Wait for what the API server has been asked."""
+        await asyncio.gather(*self._sending, return_exceptions=True)
 
     async def _send(self, request: web.Request, call: Call, body: bytes) -> Answer:
         """Ask the API server, or for lists that are held back what it said then."""
@@ -117,18 +135,18 @@ class Server:
         if call.resource in self._expired:
             await asyncio.sleep(_EXPIRED_AFTER_S)
             self._expired.discard(call.resource)
-            return _refusal(410)
+            return _expiry()
         async with self._upstream.get(
             request.path_qs, headers=_headers(request), timeout=aiohttp.ClientTimeout()
         ) as upstream:
             if upstream.status != 200:
                 return web.Response(status=upstream.status, body=await upstream.read())
             down = web.StreamResponse(headers={"Content-Type": "application/json"})
-            await down.prepare(request)
             relay = Relay(self.weather, functools.partial(self._judge_event, call.resource))
             self._relays[relay] = call.resource
             try:
                 with contextlib.suppress(ConnectionError):
+                    await down.prepare(request)
                     await relay.run(upstream, down)
                     await down.write_eof()
             finally:
@@ -150,6 +168,12 @@ class Server:
 
     # ---- what holds for all requests
 
+    async def freeze(self, *, lists_too: bool) -> None:
+        """Hold all watch events back, and answer lists as they are now."""
+        self.weather.thawed.clear()
+        if lists_too:
+            await self.hold_lists()
+
     async def hold_lists(self) -> None:
         """From now on, answer every list that was asked for before as it is at this moment."""
         for path_qs, headers in list(self._lists.items()):
@@ -170,17 +194,23 @@ class Server:
 def _unserved(request: web.Request, fault: Cut | Refuse | Strike) -> web.Response:
     if isinstance(fault, Refuse):
         return _refusal(fault.code, fault.retry_after_s)
-    if isinstance(fault, Strike):
-        fault.action()
     return _cut(request)
 
 
-async def _pause(fault: Fault | None) -> None:
+async def _begin(fault: Fault | None) -> None:
     match fault:
         case BlackHole():
             await asyncio.Event().wait()
         case Delay(seconds):
             await asyncio.sleep(seconds)
+        case Strike(before):
+            await _act(before)
+
+
+async def _act(action: Action | None) -> None:
+    result = action() if action is not None else None
+    if inspect.isawaitable(result):
+        await result
 
 
 def _headers(request: web.Request) -> dict[str, str]:
@@ -196,14 +226,22 @@ def _response(answer: Answer) -> web.Response:
     return web.Response(status=answer.code, headers=answer.headers, body=answer.content)
 
 
-def _refusal(code: int, retry_after_s: int | None = None) -> web.Response:
+def _status(code: int) -> Object:
     reason = _REASONS.get(code, "Unknown")
-    status = {
+    return {
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": f"the fault proxy says {code}", "reason": reason, "code": code,
     }  # fmt: skip
+
+
+def _refusal(code: int, retry_after_s: int | None = None) -> web.Response:
     headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
-    return web.json_response(status, status=code, headers=headers)
+    return web.json_response(_status(code), status=code, headers=headers)
+
+
+def _expiry() -> web.Response:
+    """A watch of something too old, as an API server answers it: 200, and an event that ends it."""
+    return web.json_response({"type": "ERROR", "object": _status(410)})
 
 
 def _cut(request: web.Request) -> web.Response:

@@ -1,0 +1,140 @@
+"""What there is in the cluster, and how often each object was made and deleted: by watches."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import json
+import threading
+from collections.abc import Callable
+from typing import Self
+
+import aiohttp
+
+from localcluster.kubeapi import Object
+from tests.faultproxy.names import Names
+from tests.faultproxy.watches import lines
+from tests.sweep.access import Access
+from tpujob_operator.core.kinds import (
+    JOB,
+    JOB_SET,
+    POD,
+    SECRET,
+    SERVICE,
+    TPU_TRAINING_JOB,
+    Kind,
+)
+
+KINDS = (TPU_TRAINING_JOB, JOB_SET, JOB, POD, SECRET, SERVICE)
+Listener = Callable[[str, Kind, Object], None]
+
+
+class Population:
+    """The objects of one namespace, by resource and name."""
+
+    def __init__(self) -> None:
+        self.names = Names()
+        self.objects: dict[tuple[str, str], Object] = {}
+        self.made: collections.Counter[str] = collections.Counter()
+        self.deleted: collections.Counter[str] = collections.Counter()
+
+    def take(self, event: str, kind: Kind, obj: Object) -> None:
+        """Take in a watch event."""
+        self.names.learn(obj)
+        name = obj["metadata"]["name"]
+        label = f"{kind.plural}/{self.names.of(kind.plural, name)}"
+        if event == "ADDED":
+            self.made[label] += 1
+        if event == "DELETED":
+            self.deleted[label] += 1
+            self.objects.pop((kind.plural, name), None)
+        else:
+            self.objects[kind.plural, name] = obj
+
+    def all(self, kind: Kind) -> list[Object]:
+        """All objects of a kind."""
+        found = list(self.objects.items())
+        return [obj for (plural, _), obj in found if plural == kind.plural]
+
+    def find(self, kind: Kind, name: str) -> Object | None:
+        """An object, or nothing."""
+        return self.objects.get((kind.plural, name))
+
+
+class Census:
+    """Watches all namespaces straight at the API server, in a thread of its own."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._namespaces: dict[str, Population] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._is_ready = threading.Event()
+        self._stop = asyncio.Event()
+        self.listeners: list[Listener] = []
+        self.session: aiohttp.ClientSession
+
+    def __enter__(self) -> Self:
+        """Start to watch."""
+        self._thread.start()
+        if not self._is_ready.wait(60):
+            raise RuntimeError("the census does not reach the API server")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End all watches."""
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(60)
+
+    def population(self, namespace: str) -> Population:
+        """The objects of a namespace, to which attention is paid from now on."""
+        return self._namespaces.setdefault(namespace, Population())
+
+    def forget(self, namespace: str) -> None:
+        """A namespace is of no interest any more; what still comes from it is left out."""
+        self._namespaces.pop(namespace, None)
+
+    def call(self, work: Callable[[], object]) -> None:
+        """Do something in the thread of the watches."""
+        self._loop.call_soon_threadsafe(work)
+
+    def _run(self) -> None:
+        self._loop.run_until_complete(self._watch_all())
+
+    async def _watch_all(self) -> None:
+        async with self._access.session() as self.session:
+            starts = [(kind, await self._version(kind)) for kind in KINDS]
+            tasks = [asyncio.create_task(self._watch(kind, since)) for kind, since in starts]
+            tasks.append(asyncio.create_task(self._stopped()))
+            self._is_ready.set()
+            done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in rest:
+                task.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)
+            for task in done:
+                task.result()
+
+    async def _stopped(self) -> None:
+        await self._stop.wait()
+
+    async def _version(self, kind: Kind) -> str:
+        async with self.session.get(kind.path(None), params={"limit": "1"}) as answer:
+            return str((await answer.json())["metadata"]["resourceVersion"])
+
+    async def _watch(self, kind: Kind, version: str) -> None:
+        while True:
+            query = {"watch": "true", "resourceVersion": version}
+            async with self.session.get(kind.path(None), params=query) as answer:
+                answer.raise_for_status()
+                async for line in lines(answer):
+                    event = json.loads(line)
+                    version = event["object"]["metadata"]["resourceVersion"]
+                    self._take(kind, event)
+
+    def _take(self, kind: Kind, event: Object) -> None:
+        obj = event["object"]
+        population = self._namespaces.get(obj["metadata"]["namespace"])
+        if population is not None:
+            population.take(event["type"], kind, obj)
+        for listener in self.listeners:
+            listener(event["type"], kind, obj)

@@ -1,0 +1,146 @@
+"""Plays lives: with one plan's fault or without any, and says what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from localcluster.cluster import Cluster
+from tests.conftest import make_namespace
+from tests.faultproxy.proxy import FaultProxy
+from tests.operator.nodes import kubelets, make_node
+from tests.operator.rig import NODE, Jobs
+from tests.sweep.access import Access
+from tests.sweep.canonical import State, imbalance, state_of
+from tests.sweep.census import Census
+from tests.sweep.kubelet import Kubelet
+from tests.sweep.lives import LIVES, Stage
+from tests.sweep.operators import Keeper, Zygote, zygote
+from tests.sweep.plans import Armed, Plan, Recording
+
+#: After its life a job must become what it becomes without faults within this time, and stay so.
+_SETTLE_S = 60.0
+_QUIET_S = 1.5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """What there was at the end of a life."""
+
+    state: State
+    made: dict[str, int]
+    deleted: dict[str, int]
+    faults: tuple[str, ...]  # what is wrong whatever other lives show
+    is_hit: bool
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Theatre:
+    """What all lives share: one control plane, and whoever serves it."""
+
+    cluster: Cluster
+    census: Census
+    kubelet: Kubelet
+    zygote: Zygote
+    folder: Path
+
+    def play(
+        self, life: str, plan: Plan | None, is_settled: Callable[[State], bool] | None
+    ) -> tuple[Outcome, Recording]:
+        """Play a life in a namespace of its own.
+
+        Args:
+            life: its name.
+            plan: the fault; none for a life without one.
+            is_settled: whether a state is one that lives without faults end in.
+        """
+        started = time.monotonic()
+        namespace = f"s-{uuid.uuid4().hex[:10]}"
+        folder = self.folder / namespace
+        folder.mkdir(parents=True)
+        make_namespace(self.cluster, namespace)
+        population = self.census.population(namespace)
+        stage = Stage(Jobs(self.cluster, namespace), population, self.kubelet)
+        with (
+            FaultProxy(self.cluster.kubeconfig, folder) as proxy,
+            Keeper(self.zygote, proxy.kubeconfig, namespace, folder) as keeper,
+        ):
+            armed = Armed(plan, proxy, keeper) if plan else None
+            steps, faults = _run(life, stage, armed)
+            is_hit = armed is None or armed.is_hit
+            if armed is not None:
+                armed.end()
+            _settle(lambda: state_of(population, namespace), is_settled)
+            outcome = Outcome(
+                state=state_of(population, namespace),
+                made=_repeated(population.made),
+                deleted=_repeated(population.deleted),
+                faults=(*faults, *imbalance(population), *_complaints(keeper, plan)),
+                is_hit=is_hit,
+                seconds=time.monotonic() - started,
+            )
+            journal = proxy.journal
+            recording = Recording(tuple(journal.writes), tuple(journal.events), steps)
+        self._clear(namespace)
+        return outcome, recording
+
+    def _clear(self, namespace: str) -> None:
+        self.cluster.api.request("DELETE", f"/api/v1/namespaces/{namespace}")
+        self.census.forget(namespace)
+
+
+def _run(life: str, stage: Stage, armed: Armed | None) -> tuple[int, list[str]]:
+    number, step = 0, ""
+    try:
+        for number, step in enumerate(LIVES[life](stage), start=1):  # noqa: B007 - the last step's
+            if armed is not None:
+                armed.begin_step(number - 1)
+    except AssertionError as error:
+        return number, [f"step '{step}': {error}"]
+    return number, []
+
+
+def _settle(state: Callable[[], State], is_settled: Callable[[State], bool] | None) -> None:
+    """Wait until a state is as it should be, or at least changes no more; and some time more."""
+    deadline = time.monotonic() + _SETTLE_S
+    before, since = state(), time.monotonic()
+    while time.monotonic() < deadline:
+        time.sleep(0.1)
+        now = state()
+        if now != before:
+            before, since = now, time.monotonic()
+        is_good = is_settled is None or is_settled(now)
+        if is_good and time.monotonic() - since > _QUIET_S:
+            return
+
+
+def _repeated(counter: Any) -> dict[str, int]:
+    return dict(sorted(counter.items()))
+
+
+def _complaints(keeper: Keeper, plan: Plan | None) -> list[str]:
+    text = keeper.text
+    found = []
+    if "Traceback" in text:
+        found.append("the operator's log has a traceback")
+    if plan is None and keeper.starts > 1:
+        found.append(f"the operator ended by itself {keeper.starts - 1} times")
+    return found
+
+
+@contextlib.contextmanager
+def theatre(cluster: Cluster, folder: Path) -> Iterator[Theatre]:
+    """Whoever serves lives on a control plane that runs."""
+    make_node(cluster, NODE)
+    with (
+        kubelets(cluster, NODE),
+        Census(Access(cluster.kubeconfig)) as census,
+        zygote() as source,
+    ):
+        yield Theatre(cluster, census, Kubelet(census), source, folder)
