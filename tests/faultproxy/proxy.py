@@ -35,6 +35,7 @@ from tests.waiting import PATIENCE_S
 
 _T = TypeVar("_T")
 _LARGEST_BODY = 16 * 2**20
+_LEAVE_S = 5.0
 
 
 class FaultProxy:
@@ -76,7 +77,7 @@ class FaultProxy:
         trace: TracebackType | None,
     ) -> None:
         """Cut every connection."""
-        self._wait(self._stack.aclose())
+        self._wait(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE_S)
         self._loop.close()
@@ -162,6 +163,14 @@ class FaultProxy:
         self._stack.push_async_callback(runner.cleanup)
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         self.port = int(runner.addresses[0][1])
+
+    async def _close(self) -> None:
+        await self._stack.aclose()
+        # TLS takes its leave in the background; one socket is the loop's own.
+        selector: Any = self._loop._selector  # type: ignore[attr-defined]
+        deadline = self._loop.time() + _LEAVE_S
+        while len(selector.get_map()) > 1 and self._loop.time() < deadline:
+            await asyncio.sleep(0.01)
 
     def _wait(self, work: Coroutine[Any, Any, _T]) -> _T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
