@@ -169,7 +169,7 @@ class FaultProxy:
         # TLS takes its leave in the background; one socket is the loop's own.
         selector: Any = self._loop._selector  # type: ignore[attr-defined]
         deadline = self._loop.time() + _LEAVE_S
-        while len(selector.get_map()) > 1 and self._loop.time() < deadline:
+        while len(selector.get_map()) > 1 and self._loop.time() < deadline:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.01)
 
     def _wait(self, work: Coroutine[Any, Any, _T]) -> _T:
