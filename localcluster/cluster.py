@@ -97,6 +97,11 @@ class Cluster:
         return self._layout.shared
 
     @property
+    def audit_log(self) -> Path:
+        """What `Spec.audit` has recorded, one event per line."""
+        return self._layout.audit_log
+
+    @property
     def spec(self) -> Spec:
         """The shape it was brought up with."""
         return self._state.spec
@@ -164,7 +169,9 @@ class Cluster:
     def start_api_server(self) -> None:
         """Undo `stop_api_server`; return when it is ready."""
         binary = binaries.ensure({"kube-apiserver"})["kube-apiserver"]
-        self._processes.start(controlplane.apiserver(binary, self._layout, self._state.endpoints))
+        endpoints, audit = self._state.endpoints, self.spec.audit
+        server = controlplane.apiserver(binary, self._layout, endpoints, audit=audit)
+        self._processes.start(server)
         wait_for("the API server", self.api.is_ready, _API_READY_S)
 
     def add_kubeflow_trainer(self, progress: Progress = say) -> None:

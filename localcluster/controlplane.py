@@ -105,7 +105,7 @@ def etcd(binary: Path, layout: Layout, endpoints: Endpoints) -> Daemon:
     return Daemon("etcd", [str(binary), *_flags(flags)])
 
 
-def apiserver(binary: Path, layout: Layout, endpoints: Endpoints) -> Daemon:
+def apiserver(binary: Path, layout: Layout, endpoints: Endpoints, *, audit: bool = False) -> Daemon:
     """The API server, with Node, NodeRestriction and RBAC authorization as in production."""
     pki = layout.pki
     key = str(pki / "service-accounts.key")
@@ -133,8 +133,26 @@ def apiserver(binary: Path, layout: Layout, endpoints: Endpoints) -> Daemon:
         "enable-aggregator-routing": "true",
         "profiling": "false",
         **_advertised(endpoints),
+        **(_audited(layout) if audit else {}),
     }
     return Daemon("kube-apiserver", [str(binary), *_flags(flags)])
+
+
+def _audited(layout: Layout) -> dict[str, str]:
+    """Who, verb, resource and answer of each request, written before the next one is answered."""
+    policy = {
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": [{"level": "Metadata"}],
+    }
+    path = layout.root / "audit-policy.yaml"
+    path.write_text(json.dumps(policy), encoding="utf-8")
+    return {
+        "audit-policy-file": str(path),
+        "audit-log-path": str(layout.audit_log),
+        "audit-log-mode": "blocking",
+    }
 
 
 def _advertised(endpoints: Endpoints) -> dict[str, str]:

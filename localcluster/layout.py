@@ -39,6 +39,8 @@ class Spec:
     """Taint TPU nodes with google.com/tpu=present:NoSchedule, as GKE does."""
     node_monitor_grace_s: int = 50
     """Silence after which a node counts as not ready (Kubernetes 1.36's default)."""
+    audit: bool = False
+    """Record who asked the API server for what, see `Layout.audit_log`."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -169,6 +171,11 @@ class Layout:
     def logs(self) -> Path:
         """One file per process of the control plane, one folder per node."""
         return self.root / "logs"
+
+    @property
+    def audit_log(self) -> Path:
+        """One audit.k8s.io event per line and request, where the cluster was asked for it."""
+        return self.root / "audit.log"
 
     @property
     def mark(self) -> str:

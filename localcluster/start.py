@@ -70,7 +70,8 @@ class Start:
         state.save(layout.state)
         start, programs = self._processes.start, self._programs
         start(controlplane.etcd(programs["etcd"], layout, endpoints))
-        start(controlplane.apiserver(programs["kube-apiserver"], layout, endpoints))
+        binary = programs["kube-apiserver"]
+        start(controlplane.apiserver(binary, layout, endpoints, audit=spec.audit))
         api = Api(endpoints.url, state.tokens[controlplane.ADMIN], layout.pki / "ca.crt")
         with self._blaming("kube-apiserver"):
             wait_for(

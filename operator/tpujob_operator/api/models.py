@@ -17,6 +17,7 @@ from tpujob_operator.api.checkpoints import (
     CheckpointInterval,
     IntervalPolicy,
 )
+from tpujob_operator.api.podmetadata import metadata_problems
 from tpujob_operator.api.podtemplate import (
     AGENT_CONTAINER,
     OWN_VOLUMES,
@@ -251,6 +252,7 @@ def _template_problems(spec: JobSpec) -> list[str]:
     except ValueError as error:
         return [f"{path}.containers: {error}"]
     found = _reserved(path, pod)
+    found += metadata_problems("spec.template", spec.template.to_json())
     if not (trainer.get("command") or spec.recovery.recreates_pods):
         found.append(
             f"{path}.containers: container {trainer['name']} trains and needs a command: the agent "
