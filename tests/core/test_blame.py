@@ -10,7 +10,7 @@ import pytest
 from tests.core.histories import loss, progress
 from tests.core.stories import told, training
 from tests.core.world import World
-from tpujob_operator.core.kinds import POD
+from tpujob_operator.core.kinds import JOB, POD
 from tpujob_operator.core.memory import CALM_MS
 from tpujob_operator.core.views import HOST_INDEX_LABEL
 
@@ -40,7 +40,8 @@ def blamed(world: World) -> tuple[str, int]:
 
 
 def hosts(world: World) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The pods of the slice."""
+    """The pods of the slice, which are two."""
+    world.objects[JOB][SLICE]["spec"]["parallelism"] = 2
     first = world.pod(SLICE)
     second = copy.deepcopy(first)
     name = second["metadata"]["name"] = first["metadata"]["name"] + "-too"

@@ -263,13 +263,15 @@ class World:
         uid = job["metadata"]["uid"]
         pods = [pod for pod in self.objects[POD].values() if _owner(pod) == uid]
         if job["spec"].get("suspend"):
-            job["status"] = {}
+            job["status"] = {"conditions": [{"type": "Suspended", "status": "True"}]}
             for pod in pods:
                 pod["metadata"]["deletionTimestamp"] = rfc3339(self.now_ms)
             return
-        if not job.get("status"):
+        if not job.get("status", {}).get("startTime"):
             self.now_ms += 1  # the model's clock stands still in a pass
-            job["status"] = {"startTime": rfc3339(self.now_ms + _WRITTEN_LATER_MS)}
+            resumed = [{"type": "Suspended", "status": "False"}] if job.get("status") else []
+            started = rfc3339(self.now_ms + _WRITTEN_LATER_MS)
+            job["status"] = {"startTime": started, "conditions": resumed}
         started = rfc3339(parse_rfc3339(job["status"]["startTime"]) - _WRITTEN_LATER_MS)
         lost = [s for s in self.tombstones if s.job_uid == uid and s.created >= started]
         if not pods and not lost:

@@ -10,15 +10,26 @@ from tpujob_operator.shell.nodecache import NodeCache
 KEY = JobKey("ns", "j")
 
 
+_OWNERS = {JOB_SET: (TPU_TRAINING_JOB, "j"), JOB: (JOB_SET, "j-1"), POD: (JOB, "j-1-slice-0")}
+
+
+def reference(kind: Kind, uid: str) -> dict[str, Any]:
+    """What an object of this kind says of its controller."""
+    owner, name = _OWNERS[kind]
+    head = {"apiVersion": owner.api_version, "kind": owner.kind, "name": name}
+    return {**head, "uid": uid or "uid-owner", "controller": True}
+
+
 def thing(kind: Kind, name: str, version: int, uid: str = "", owner: str = "") -> dict[str, Any]:
-    """An object of job ``j``."""
+    """An object of attempt 1 of job ``j``."""
+    labels = {"tpujob.dev/job": "j", "tpujob.dev/attempt": "1"}
     metadata: dict[str, Any] = {
         "name": name,
         "namespace": "ns",
         "uid": uid or f"uid-{name}",
         "resourceVersion": str(version),
-        "labels": {} if kind is TPU_TRAINING_JOB else {"tpujob.dev/job": "j"},
-        "ownerReferences": [{"uid": owner, "controller": True}] if owner else [],
+        "labels": {} if kind is TPU_TRAINING_JOB else labels,
+        "ownerReferences": [reference(kind, owner)] if kind in _OWNERS else [],
     }
     return {"kind": kind.kind, "metadata": metadata, "status": {"phase": "Running"}}
 
@@ -93,6 +104,16 @@ def test_nothing_is_kept_of_a_job_that_is_gone() -> None:
     assert store.keys() == []
     assert store.job(KEY) is None
     assert store.tombstones(KEY) == ()
+
+
+def test_foreign_objects_with_the_labels_of_a_job_are_none_of_its_children() -> None:
+    """A debug pod with copied labels must not hold up the next attempt, nor be deleted."""
+    store, changed = cache()
+    debug = thing(POD, "debug", 1)
+    debug["metadata"]["ownerReferences"] = []
+    assert not store.put(POD, debug)
+    assert list(store.children(KEY, POD)) == []
+    assert changed == []
 
 
 def tpu_node(version: int, uid: str = "u", **labels: str) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from tpujob_agent.notices import Notice
 from tpujob_operator.api.models import TPUTrainingJob
@@ -16,7 +16,17 @@ from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.memory import Memory
 from tpujob_operator.core.nodes import NodeView, Pulse, Shape
 from tpujob_operator.core.quota import Wait
-from tpujob_operator.core.views import JobSetView, JobView, Object, PodView, View, owner_uid_of
+from tpujob_operator.core.views import (
+    JobSetView,
+    JobView,
+    Object,
+    PodView,
+    View,
+    deletion_asked_ms_of,
+    owner_uid_of,
+)
+
+_T = TypeVar("_T")
 
 
 class JobKey(NamedTuple):
@@ -39,6 +49,7 @@ class Tombstone:
     role: str
     phase: str
     created: str
+    deletion_asked_ms: int = 0  # to the second; 0: it went without that
 
     @classmethod
     def of(cls, kind: Kind, obj: Object) -> Tombstone | None:
@@ -53,6 +64,7 @@ class Tombstone:
             role=meta.get("labels", {}).get(ROLE_LABEL, ""),
             phase=obj.get("status", {}).get("phase", ""),
             created=str(meta.get("creationTimestamp", "")),
+            deletion_asked_ms=deletion_asked_ms_of(obj),
         )
 
 
@@ -221,4 +233,37 @@ class Snapshot:
 
     def pods_of(self, job: JobView) -> tuple[PodView, ...]:
         """Pods of one Job."""
-        return tuple(pod for pod in self.pods if pod.owner_uid == job.uid)
+        return self._pods_by_owner.get(job.uid, ())
+
+    def pods_since_start(self, job: JobView) -> tuple[PodView, ...]:
+        """Pods of a Job since it was started or resumed; it outlives its suspension."""
+        return tuple(
+            pod
+            for pod in self.pods_of(job)
+            if job.is_since_start(pod.created, pod.deletion_asked_ms)
+        )
+
+    def gone_since_start(self, job: JobView) -> tuple[Tombstone, ...]:
+        """Pods that a Job has had since it was started or resumed, and that are gone."""
+        return tuple(
+            stone
+            for stone in self._tombstones_by_owner.get(job.uid, ())
+            if job.is_since_start(stone.created, stone.deletion_asked_ms)
+        )
+
+    # A job has up to a thousand Jobs: what is asked for each of them must not look at all pods.
+
+    @functools.cached_property
+    def _pods_by_owner(self) -> Mapping[str, tuple[PodView, ...]]:
+        return _grouped(self.pods, lambda pod: pod.owner_uid)
+
+    @functools.cached_property
+    def _tombstones_by_owner(self) -> Mapping[str, tuple[Tombstone, ...]]:
+        return _grouped(self.tombstones, lambda stone: stone.job_uid)
+
+
+def _grouped(items: Iterable[_T], key: Callable[[_T], str]) -> Mapping[str, tuple[_T, ...]]:
+    groups: dict[str, list[_T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return {name: tuple(group) for name, group in groups.items()}

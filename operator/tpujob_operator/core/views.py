@@ -202,15 +202,23 @@ class JobView(View):
         """When the Job was started or resumed, as Kubernetes writes it; empty: not yet."""
         return str(self.obj.get("status", {}).get("startTime") or "")
 
-    def is_since_start(self, created: str) -> bool:
-        """Whether a pod that was created then is of the Job since it was started or resumed.
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the Job was suspended before it was started."""
+        return self._conditions.get("Suspended", {}).get("status") == "False"
 
-        The controller writes the time of a resumption when it has made the pods.
+    def is_since_start(self, created: str, deletion_asked_ms: int) -> bool:
+        """Whether a pod with these times is of the Job since it was started or resumed.
+
+        The controller writes the time of a resumption when it has made the pods. A pod that is as
+        young as those, but was deleted before, is one that the suspension has ended.
         """
         if not self.started:
             return False
-        making_ms = _WRITING_MS + _POD_MS * self.hosts
-        return parse_rfc3339(created) >= parse_rfc3339(self.started) - making_ms
+        started_ms = parse_rfc3339(self.started)
+        if self.is_resumed and 0 < deletion_asked_ms <= started_ms:
+            return False
+        return parse_rfc3339(created) >= started_ms - _WRITING_MS - _POD_MS * self.hosts
 
     @property
     def is_succeeded(self) -> bool:
@@ -261,14 +269,12 @@ class PodView(View):
     @property
     def deletion_ends_ms(self) -> int:
         """When its grace period is over; 0: nobody has deleted it."""
-        told = self.obj["metadata"].get("deletionTimestamp")
-        return parse_rfc3339(told) if told else 0
+        return deletion_ends_ms_of(self.obj)
 
     @property
     def deletion_asked_ms(self) -> int:
         """When somebody deleted it, to the second; 0: nobody has."""
-        grace_s = int(self.obj["metadata"].get("deletionGracePeriodSeconds") or 0)
-        return self.deletion_ends_ms - grace_s * 1000 if self.deletion_ends_ms else 0
+        return deletion_asked_ms_of(self.obj)
 
     @property
     def disruption(self) -> str:
@@ -378,6 +384,19 @@ def views(
     """Views of objects, ordered by name; ``doomed``: UIDs whose deletion was asked for."""
     ordered = sorted(objects, key=lambda obj: str(obj["metadata"]["name"]))
     return tuple(make(obj, doomed=obj["metadata"]["uid"] in doomed) for obj in ordered)
+
+
+def deletion_ends_ms_of(obj: Object) -> int:
+    """When the grace period of an object is over; 0: nobody has deleted it."""
+    told = obj["metadata"].get("deletionTimestamp")
+    return parse_rfc3339(told) if told else 0
+
+
+def deletion_asked_ms_of(obj: Object) -> int:
+    """When somebody deleted an object, to the second; 0: nobody has."""
+    grace_s = int(obj["metadata"].get("deletionGracePeriodSeconds") or 0)
+    ends_ms = deletion_ends_ms_of(obj)
+    return ends_ms - grace_s * 1000 if ends_ms else 0
 
 
 def owner_uid_of(obj: Object) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tpujob_operator.core.kinds import CHILDREN, TPU_TRAINING_JOB, Kind
-from tpujob_operator.core.manifests.names import JOB_LABEL
+from tpujob_operator.core.ownership import owning_job
 from tpujob_operator.core.snapshot import JobKey, Tombstone
 
 #: Deleted pods remembered for each job, newest last.
@@ -129,7 +129,7 @@ class Cache:
         meta = obj["metadata"]
         if kind is TPU_TRAINING_JOB:
             return JobKey(meta["namespace"], meta["name"]), self._jobs
-        owner = meta.get("labels", {}).get(JOB_LABEL)
+        owner = owning_job(kind, meta)
         if not owner:
             return None, None
         key = JobKey(meta["namespace"], owner)

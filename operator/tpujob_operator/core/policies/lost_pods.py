@@ -13,10 +13,13 @@ from tpujob_operator.core.memory import CALM_MS, LostPod, Replacements
 from tpujob_operator.core.observations import Fact, FactKind
 from tpujob_operator.core.plan import Delete, Note
 from tpujob_operator.core.situation import NOTHING, Outcome, Situation
+from tpujob_operator.core.snapshot import Tombstone
 from tpujob_operator.core.views import JobView
 
 #: The coordinator's clock and ours may differ by so much.
 _SKEW_MS = 5_000
+#: Within this time of a deletion, in whole seconds, a suspension that is its cause is seen.
+_EVICTION_SHOWS_MS = 3_000
 
 
 def replace_broken_jobs(situation: Situation) -> Outcome:
@@ -86,31 +89,47 @@ def _loss(situation: Situation, job: JobView) -> str:
     """What was lost of a Job, in words; empty: nothing."""
     if job.is_deleting or job.is_suspended or job.is_over or not job.started:
         return ""
-    # A Job outlives its suspension: pods from before it was resumed went because they should.
-    pods = [pod for pod in situation.snapshot.pods_of(job) if job.is_since_start(pod.created)]
-    stones = [
-        stone
-        for stone in situation.snapshot.tombstones
-        if stone.job_uid == job.uid
-        and stone.phase != "Succeeded"
-        and job.is_since_start(stone.created)
-    ]
+    pods = situation.snapshot.pods_since_start(job)
     if any(pod.phase == "Succeeded" for pod in pods):
         return ""  # the world is done and its pods are leaving one by one
+    if len({pod.place for pod in pods if not pod.is_lost}) >= job.hosts:
+        return ""  # while we held back or were away, the Job controller has replaced what was lost
     for pod in pods:
         if pod.is_lost:
             return f"pod {pod.name} on node {pod.node or '-'}: {pod.failure}"
-    if len(pods) >= job.hosts:
-        return ""  # while we held back, the Job controller has replaced what was lost
-    if stones:
-        return f"pod {stones[0].name}: gone"
+    gone = _gone(situation, job)
+    if gone:
+        return f"pod {gone[0].name}: gone"
     # Lost while the operator was away: the Job controller counts what nobody else remembers.
     return "a pod" if job.failed else ""
 
 
+def _gone(situation: Situation, job: JobView) -> list[Tombstone]:
+    gone = situation.snapshot.gone_since_start(job)
+    return [stone for stone in gone if stone.phase != "Succeeded"]
+
+
+def _may_be_eviction_ms(situation: Situation, job: JobView) -> int:
+    """For how long Kueue may yet turn out to have deleted what a Job has lost; 0: it has not.
+
+    Kueue evicts by a suspension. The watch of pods may be ahead of those of JobSets and Jobs. The
+    deletion's time is of another clock: one that is ahead of ours by more than this is not waited
+    for.
+    """
+    if not situation.job.spec.queue:
+        return 0
+    lost = [pod for pod in situation.snapshot.pods_since_start(job) if pod.is_lost]
+    if any(pod.disruption or not pod.is_deleting for pod in lost):
+        return 0
+    asked = [item.deletion_asked_ms for item in (*lost, *_gone(situation, job))]
+    wait_ms = max(asked, default=0) + _EVICTION_SHOWS_MS - situation.now_ms
+    return wait_ms if 0 < wait_ms <= _EVICTION_SHOWS_MS else 0
+
+
 def _replace(situation: Situation, job: JobView, lost: str) -> Outcome:
     earlier = situation.memory.replacements.get(job.name, Replacements())
-    wait_ms = earlier.next_at_ms() - situation.now_ms
+    held_ms = earlier.next_at_ms() - situation.now_ms
+    wait_ms = max(held_ms, _may_be_eviction_ms(situation, job))
     if wait_ms > 0:
         return Outcome(requeue_after_s=wait_ms / 1000)
     what = "The coordinator" if job.is_coordinator else f"Slice {job.slice_index}"

@@ -83,11 +83,9 @@ def _runs(pod: PodView) -> bool:
     return pod.phase == "Running" and not pod.is_deleting
 
 
-def _pods(situation: Situation, job: JobView) -> list[PodView]:
+def _pods(situation: Situation, job: JobView) -> tuple[PodView, ...]:
     """Pods that are meant to run: a Job outlives its suspension, its pods do not."""
-    if job.is_suspended:
-        return []
-    return [pod for pod in situation.snapshot.pods_of(job) if job.is_since_start(pod.created)]
+    return () if job.is_suspended else situation.snapshot.pods_since_start(job)
 
 
 def _ends(situation: Situation, jobset: JobSetView) -> list[End]:
