@@ -1,4 +1,4 @@
-"""Which job an object belongs to: labels can be copied, a controller's reference is not by accident.
+"""Which job an object belongs to: labels can be copied, controllers are not by accident.
 
 A debug pod with the labels of a worker, or a JobSet made from a copied manifest, is none of the
 operator's business: it neither holds up an attempt nor is deleted for one.
