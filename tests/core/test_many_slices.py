@@ -28,8 +28,13 @@ def _walks(monkeypatch: pytest.MonkeyPatch, **spec: Any) -> int:
     monkeypatch.setattr(_Counted, "walks", 0)
     world = training(**spec)
     seen = world.snapshot()
-    counted = {name: _Counted(getattr(seen, name)) for name in ("pods", "jobs", "tombstones")}
-    decide(dataclasses.replace(seen, **counted), world.now_ms)
+    counted = dataclasses.replace(
+        seen,
+        pods=_Counted(seen.pods),
+        jobs=_Counted(seen.jobs),
+        tombstones=_Counted(seen.tombstones),
+    )
+    decide(counted, world.now_ms)
     return _Counted.walks
 
 

@@ -121,7 +121,8 @@ def _may_be_eviction_ms(situation: Situation, job: JobView) -> int:
     lost = [pod for pod in situation.snapshot.pods_since_start(job) if pod.is_lost]
     if any(pod.disruption or not pod.is_deleting for pod in lost):
         return 0
-    asked = [item.deletion_asked_ms for item in (*lost, *_gone(situation, job))]
+    asked = [pod.deletion_asked_ms for pod in lost]
+    asked += [stone.deletion_asked_ms for stone in _gone(situation, job)]
     wait_ms = max(asked, default=0) + _EVICTION_SHOWS_MS - situation.now_ms
     return wait_ms if 0 < wait_ms <= _EVICTION_SHOWS_MS else 0
 
