@@ -12,7 +12,7 @@ from tests.core.stories import told, training
 from tests.core.world import World
 from tpujob_operator.core.kinds import JOB, POD
 from tpujob_operator.core.memory import CALM_MS
-from tpujob_operator.core.views import HOST_INDEX_LABEL
+from tpujob_operator.core.projection import HOST_INDEX_LABEL
 
 SLICE = "j-1-slice-1"
 

@@ -10,6 +10,7 @@ from tests.core.stories import settled
 from tests.core.world import Object, World
 from tpujob_operator.api.base import rfc3339
 from tpujob_operator.core.kinds import JOB, JOB_SET, POD
+from tpujob_operator.core.projection import pod_view
 from tpujob_operator.core.snapshot import Tombstone
 
 _GRACE_S = 30
@@ -26,9 +27,7 @@ def _delete(pod: Object, asked_ms: int) -> None:
 def _bury(world: World, pod: Object) -> None:
     """A pod is gone at once, and its end is remembered."""
     del world.objects[POD][pod["metadata"]["name"]]
-    tombstone = Tombstone.of(POD, pod)
-    assert tombstone is not None
-    world.tombstones.append(tombstone)
+    world.tombstones.append(Tombstone.of(pod_view(pod)))
 
 
 def _resumed(world: World) -> Object:

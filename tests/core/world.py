@@ -21,6 +21,7 @@ from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.memory import Memory
 from tpujob_operator.core.nodes import NodeView, Pulse, Shape
 from tpujob_operator.core.plan import Action, Apply, Delete, Patch, Plan, Tell
+from tpujob_operator.core.projection import job_view, jobset_view, pod_view, views
 from tpujob_operator.core.quota import Wait
 from tpujob_operator.core.snapshot import (
     Cluster,
@@ -29,7 +30,6 @@ from tpujob_operator.core.snapshot import (
     Tombstone,
 )
 from tpujob_operator.core.timeline import TimelineBatch
-from tpujob_operator.core.views import JobSetView, JobView, PodView, views
 from tpujob_operator.shell.executor import difference
 
 START_MS = 1_790_000_000_000
@@ -104,9 +104,9 @@ class World:
             memory=self.memory,
             options=OPTIONS,
             cluster=Cluster(has_jobset=self.has_jobset, shapes=self.shapes),
-            jobsets=views(JobSetView, self.objects[JOB_SET].values()),
-            jobs=views(JobView, self.objects[JOB].values()),
-            pods=views(PodView, self.objects[POD].values()),
+            jobsets=views(jobset_view, self.objects[JOB_SET].values()),
+            jobs=views(job_view, self.objects[JOB].values()),
+            pods=views(pod_view, self.objects[POD].values()),
             tombstones=tuple(self.tombstones),
             unread=self.unread,
             nodes=self.nodes,
@@ -208,8 +208,7 @@ class World:
             return
         del self.objects[kind][name]
         if kind is POD:
-            tombstone = Tombstone.of(kind, found)
-            assert tombstone is not None
+            tombstone = Tombstone.of(pod_view(found))
             self.tombstones.append(tombstone)
             for job in self.objects[JOB].values():
                 if job["metadata"]["uid"] == tombstone.job_uid and job.get("status"):

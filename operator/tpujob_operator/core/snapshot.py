@@ -10,22 +10,15 @@ from typing import Any, NamedTuple, TypeVar
 from tpujob_agent.notices import Notice
 from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.core.history import History
-from tpujob_operator.core.kinds import POD, TPU_TRAINING_JOB, Kind, Ref
-from tpujob_operator.core.manifests.names import ROLE_LABEL, ROLE_PREFLIGHT, ROLE_PROGRAMS
+from tpujob_operator.core.kinds import TPU_TRAINING_JOB, Ref
+from tpujob_operator.core.manifests.names import ROLE_PREFLIGHT, ROLE_PROGRAMS
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.memory import Memory
 from tpujob_operator.core.nodes import NodeView, Pulse, Shape
 from tpujob_operator.core.quota import Wait
-from tpujob_operator.core.views import (
-    JobSetView,
-    JobView,
-    Object,
-    PodView,
-    View,
-    deletion_asked_ms_of,
-    owner_uid_of,
-)
+from tpujob_operator.core.views import JobSetView, JobView, PodView, View
 
+Object = Mapping[str, Any]
 _T = TypeVar("_T")
 
 
@@ -52,19 +45,16 @@ class Tombstone:
     deletion_asked_ms: int = 0  # to the second; 0: it went without that
 
     @classmethod
-    def of(cls, kind: Kind, obj: Object) -> Tombstone | None:
-        """The tombstone of a deleted object; only pods get one."""
-        if kind is not POD:
-            return None
-        meta = obj["metadata"]
+    def of(cls, pod: PodView) -> Tombstone:
+        """What is remembered of a deleted pod."""
         return cls(
-            uid=meta["uid"],
-            name=meta["name"],
-            job_uid=owner_uid_of(obj),
-            role=meta.get("labels", {}).get(ROLE_LABEL, ""),
-            phase=obj.get("status", {}).get("phase", ""),
-            created=str(meta.get("creationTimestamp", "")),
-            deletion_asked_ms=deletion_asked_ms_of(obj),
+            uid=pod.uid,
+            name=pod.name,
+            job_uid=pod.owner_uid,
+            role=pod.role,
+            phase=pod.phase,
+            created=pod.created,
+            deletion_asked_ms=pod.deletion_asked_ms,
         )
 
 

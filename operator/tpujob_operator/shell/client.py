@@ -4,10 +4,11 @@ Authentication, TLS and connection pooling are those of ``kubernetes.aio``; its
 generated models are left aside, because the operator works on the JSON itself.
 """
 
+import contextlib
 import json
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,7 +21,9 @@ from tpujob_operator.core.manifests.names import FIELD_MANAGER
 
 #: Seconds after which a request that is no watch and no long poll has failed.
 REQUEST_TIMEOUT_S = 30.0
+_CONNECT_TIMEOUT_S = 5.0
 _LIST_CHUNK = 500
+_MOST_OF_ERROR = 65_536
 
 Observer = Callable[[str, str, int, float], None]
 
@@ -61,6 +64,7 @@ def is_in_cluster(environ: Mapping[str, str]) -> bool:
 async def load_configuration(*, in_cluster: bool) -> Configuration:
     """Credentials of the pod's service account, or those that KUBECONFIG names."""
     configuration = Configuration()
+    configuration.connection_pool_maxsize = 0  # each watch and each long poll holds one
     loaders: Any = config  # has no types
     if in_cluster:
         loaders.load_incluster_config(client_configuration=configuration)
@@ -122,21 +126,32 @@ class Client:
                 return None
             raise
 
-    async def list(
+    async def pages(
         self, kind: Kind, namespace: str | None = None, selector: str = ""
-    ) -> tuple[list[dict[str, Any]], int]:
-        """Read all objects that match a label selector, in chunks, and the list's version."""
-        items: list[dict[str, Any]] = []
+    ) -> AsyncGenerator[tuple[list[dict[str, Any]], int]]:
+        """Read all objects that match a label selector, in chunks, each with the list's version.
+
+        Raises:
+            ApiError: as for ``request``; 410: the next chunk came too late.
+        """
         query = {"limit": str(_LIST_CHUNK), "labelSelector": selector}
         while True:
             page = await self.request("list", kind.path(namespace), query=query, plural=kind.plural)
             # Items of a list carry neither kind nor version.
             head = {"apiVersion": kind.api_version, "kind": kind.kind}
-            items += [{**head, **item} for item in page["items"]]
+            version = int(page["metadata"]["resourceVersion"])
+            yield [{**head, **item} for item in page["items"]], version
             token = page["metadata"].get("continue")
             if not token:
-                return items, int(page["metadata"]["resourceVersion"])
+                return
             query = {**query, "continue": token}
+
+    async def list(
+        self, kind: Kind, namespace: str | None = None, selector: str = ""
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Read all objects that match a label selector, and the list's version."""
+        pages = [page async for page in self.pages(kind, namespace, selector)]
+        return [obj for page, _ in pages for obj in page], pages[-1][1]
 
     async def create(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object; an existing namesake is a conflict."""
@@ -233,6 +248,37 @@ class Client:
         if code >= 400:
             raise _error(code, text, answer_headers)
         return _decoded(text)
+
+    @contextlib.asynccontextmanager
+    async def open(
+        self, path: str, *, query: Mapping[str, str], plural: str, stall_s: float
+    ) -> AsyncIterator[aiohttp.StreamReader]:
+        """Open a long answer, such as a watch, that breaks after so many seconds of silence.
+
+        Raises:
+            ApiError: it was refused.
+            aiohttp.ClientError, OSError, TimeoutError: there is no answer, or it broke.
+        """
+        started, code = time.monotonic(), 0
+        headers = {"Accept": "application/json"}
+        timeout = aiohttp.ClientTimeout(sock_connect=_CONNECT_TIMEOUT_S, sock_read=stall_s)
+        target = path + _query_string(query)
+        await self._api.update_params_for_auth(headers, [], ["BearerToken"], target, "GET", None)
+        try:
+            answer = await self._api.rest_client.request(
+                "GET",
+                self._api.configuration.host + target,
+                headers=headers,
+                _request_timeout=timeout,
+            )
+            code = answer.status
+        finally:
+            if self._observe is not None:
+                self._observe("watch", plural, code, time.monotonic() - started)
+        async with answer.response as response:
+            if code >= 400:
+                raise _error(code, await response.content.read(_MOST_OF_ERROR), response.headers)
+            yield response.content
 
     async def _send(
         self,

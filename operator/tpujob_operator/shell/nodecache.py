@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 
 from tpujob_operator.core.kinds import Kind
 from tpujob_operator.core.nodes import NodeView, Shape
-from tpujob_operator.shell.cache import Object, version_of
+from tpujob_operator.shell.cache import Object, is_news, version_of
 
 #: Deleted nodes remembered: what they were says why their pods were lost.
 _MOST_GONE = 256
 
 
 class NodeCache:
-    """TPU nodes by name; takes the informer's word like the cache of jobs and their children."""
+    """TPU nodes by name; takes the reflectors' word like the cache of jobs and their children."""
 
     def __init__(self) -> None:
         self.watchers: list[Callable[[str], None]] = []
@@ -49,18 +49,14 @@ class NodeCache:
         for watcher in self.watchers:
             watcher(name)
 
-    def observe(self, kind: Kind, event_type: str | None, obj: Object) -> None:
-        """Take in a watch event; ``event_type`` is None for objects of a listing."""
-        if event_type == "DELETED":
-            self.remove(kind, obj)
-        else:
-            self.put(kind, obj)
+    def put(self, _: Kind, obj: Object, listed_at: float = 0) -> bool:
+        """Store what matters of a node, unless what is known is as new; say whether it changed.
 
-    def put(self, _: Kind, obj: Object) -> bool:
-        """Store what matters of a node, unless what is known is as new; say whether it changed."""
+        ``listed_at`` is as in ``Cache.put``.
+        """
         name, version, view = obj["metadata"]["name"], version_of(obj), NodeView.of(obj)
         known_version, known = self._nodes.get(name, (-1, None))
-        if version <= known_version:
+        if known and not is_news(known_version, version, listed_at):
             return False
         self._nodes[name] = (version, view)
         if known:
@@ -70,16 +66,13 @@ class NodeCache:
             self._changed(name)
         return view != known
 
-    def has(self, _: Kind, obj: Object) -> bool:
-        """Whether this incarnation of a node is known."""
-        meta = obj["metadata"]
-        return meta["name"] in self._nodes and self._nodes[meta["name"]][1].uid == meta["uid"]
-
-    def remove(self, kind: Kind, obj: Object) -> None:
+    def remove(self, _: Kind, obj: Object) -> None:
         """A node is deleted, unless a namesake has taken its place."""
-        if not self.has(kind, obj):
-            return
         name = obj["metadata"]["name"]
+        if name in self._nodes and self._nodes[name][1].uid == obj["metadata"]["uid"]:
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
         _, view = self._nodes.pop(name)
         self._count(view.shape, -1)
         self._gone.pop(name, None)
@@ -88,9 +81,13 @@ class NodeCache:
             del self._gone[oldest]
         self._changed(name)
 
-    def prune(self, _: Kind, listed: Iterable[Object], before: int) -> Iterator[Object]:
-        """Yield stand-ins of nodes that a listing lacks, though known from before it."""
-        alive = {obj["metadata"]["uid"] for obj in listed}
-        for version, view in list(self._nodes.values()):
-            if view.uid not in alive and version <= before:
-                yield {"metadata": {"name": view.name, "uid": view.uid}}
+    def prune(self, _: Kind, __: str | None, listed: Collection[str], listed_at: float) -> int:
+        """Forget nodes that a listing lacks, though known from before it; say how many."""
+        gone = [
+            name
+            for name, (version, view) in self._nodes.items()
+            if view.uid not in listed and version <= listed_at
+        ]
+        for name in gone:
+            self._forget(name)
+        return len(gone)

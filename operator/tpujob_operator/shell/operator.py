@@ -68,18 +68,17 @@ class Operator:
                 self._servers(informer),
             ):
                 reconciler = self._reconciler(client, readers)
+                reflecting = asyncio.create_task(informer.run(), name="reflectors")
                 await informer.list_all()
-                await self._run_parts(informer, reconciler, start(), *self._tainters(client))
+                await self._run_parts(reconciler, start(), reflecting, *self._tainters(client))
 
     async def _run_parts(
         self,
-        informer: Informer,
         reconciler: Reconciler,
         watching: asyncio.Task[None],
         *others: asyncio.Task[None],
     ) -> None:
         own = [
-            asyncio.create_task(informer.audit(), name="audit"),
             *others,
             asyncio.create_task(self._wait_for_stop(), name="stop"),
             *(
@@ -223,8 +222,6 @@ class Operator:
         """What is wrong with the operator, in words; empty: nothing."""
         if self._queue.oldest_age_s > _STUCK_S:
             return f"a job has waited for a worker for {self._queue.oldest_age_s:.0f} s"
-        if informer.stale_rounds >= _STALE_ROUNDS:
-            return f"the watches were behind in {informer.stale_rounds} audits in a row"
         if informer.age_s > _STALE_ROUNDS * self._settings.audit_interval_s + 60:
             return f"the cache was last known to be right {informer.age_s:.0f} s ago"
         return ""

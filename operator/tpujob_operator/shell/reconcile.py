@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from tpujob_operator.api.models import InvalidJobError, TPUTrainingJob, parse_job
 from tpujob_operator.core.decide import decide
 from tpujob_operator.core.incidents import Incidents
-from tpujob_operator.core.kinds import JOB, JOB_SET, POD
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.nodes import Pulse
 from tpujob_operator.core.plan import Plan
@@ -23,7 +22,7 @@ from tpujob_operator.core.snapshot import (
     JobKey,
     Snapshot,
 )
-from tpujob_operator.core.views import JobSetView, JobView, PodView, views
+from tpujob_operator.core.views import PodView
 from tpujob_operator.shell.cache import Cache, Object
 from tpujob_operator.shell.client import ApiError
 from tpujob_operator.shell.clock import now_ms
@@ -120,7 +119,7 @@ class Reconciler:
     async def _decide(self, key: JobKey, obj: Object, state: JobState) -> str:
         at_ms = state.looked_ms = now_ms()
         has_jobset = await self._jobset_kind.is_served()
-        pods = self._pods(key)
+        pods = self._cache.pods(key)
         state.see(pods)
         suspicious = self._suspicious(pods, state.history.incidents)
         pulses = await self._pulses_for(pods, suspicious, at_ms)
@@ -197,7 +196,7 @@ class Reconciler:
 
     async def _clear_remains(self, key: JobKey) -> None:
         """Pods of a job that is gone stay on dead nodes like those of any other."""
-        at_ms, pods = now_ms(), self._pods(key)
+        at_ms, pods = now_ms(), self._cache.pods(key)
         suspicious = self._suspicious(pods, Incidents())
         pulses = await self._pulses_for(pods, suspicious, at_ms)
         for deletion in dead_nodes.deletions_of_dead(pods, pulses, self._node_loss_ms, at_ms):
@@ -215,9 +214,6 @@ class Reconciler:
     ) -> Mapping[str, Pulse]:
         return await self._pulses.take(dead_nodes.nodes_in_doubt(pods, suspicious, at_ms), at_ms)
 
-    def _pods(self, key: JobKey) -> tuple[PodView, ...]:
-        return views(PodView, self._cache.children(key, POD), self._cache.doomed)
-
     def touch_node(self, name: str) -> None:
         """Something has changed about a node: look soon at the jobs that have to do with it."""
         if not self._touched:  # nodes often change by the hundred
@@ -227,7 +223,7 @@ class Reconciler:
     def _look_at_touched(self) -> None:
         touched, self._touched = self._touched, set()
         for key, state in self.states.items():
-            if touched & nodes_of(state, self._pods(key)):
+            if touched & nodes_of(state, self._cache.pods(key)):
                 self._queue.add(key)
 
     def _snapshot(
@@ -241,7 +237,6 @@ class Reconciler:
         has_jobset: bool,
     ) -> Snapshot:
         job, error = _parse(obj)
-        doomed = self._cache.doomed
         return Snapshot(
             obj=obj,
             job=job,
@@ -255,8 +250,8 @@ class Reconciler:
                 node_loss_ms=self._node_loss_ms,
                 shapes=self._nodes.shapes,
             ),
-            jobsets=views(JobSetView, self._cache.children(key, JOB_SET), doomed),
-            jobs=views(JobView, self._cache.children(key, JOB), doomed),
+            jobsets=self._cache.jobsets(key),
+            jobs=self._cache.jobs(key),
             pods=pods,
             tombstones=self._cache.tombstones(key),
             unread=state.unread,
