@@ -184,11 +184,11 @@ _OF_OPERATOR = (
     ),
     Alert(
         "TPUJobOperatorBlind",
-        f"{f.WATCH_AGE.series} > 900",
+        f"{f.WATCH_AGE.series} > 300",
         "1m",
         "critical",
         "The tpujob operator has not seen the cluster for {{ $value | humanizeDuration }}",
-        "Two audits in a row could not compare the operator's picture with the API server's.",
+        "Listings and watches of some kind of object have failed for that long.",
         "Look at the operator's log for what the API server answers, at the server's health, and "
         "at `tpujob_operator_api_calls_total` by code.",
     ),

@@ -69,7 +69,8 @@ class Settings(pydantic.BaseModel):
     audit_interval_s: float = pydantic.Field(
         default=300.0,
         gt=0,
-        description="Seconds between two comparisons of the cache with the API server.",
+        description="Seconds after which everything is listed again: a lost event of a watch costs no "
+        "more than that.",
     )
 
     node_loss_s: float = pydantic.Field(

@@ -160,7 +160,7 @@ QUEUE_AGE = _own(
 WATCH_AGE = _own(
     "watch_age_seconds",
     _GAUGE,
-    "Seconds since the cache was last known to agree with the API server.",
+    "Seconds since the API server was last heard of the kind that was heard of least.",
 )
 SILENT = _own("silent_coordinators", _GAUGE, "Coordinators that run and cannot be read.")
 

@@ -110,8 +110,23 @@ class Pulse:
         return ""
 
 
+#: More than this share of the nodes, and more than so many, are not lost one by one: the node
+#: lifecycle controller stops evictions at 55 % of a zone.
+_OUTAGE_SHARE, _OUTAGE_NODES = 0.5, 10
+
+
+def is_mass_outage(unready: int, total: int) -> bool:
+    """Whether so many nodes are not Ready at once that the network between is the likely cause."""
+    return unready > _OUTAGE_NODES and unready > _OUTAGE_SHARE * total
+
+
 def take_pulse(
-    before: Pulse | None, node: Object | None, lease: Object | None, now_ms: int
+    before: Pulse | None,
+    node: Object | None,
+    lease: Object | None,
+    now_ms: int,
+    *,
+    is_outage: bool = False,
 ) -> Pulse:
     """The pulse of a node that was looked at now.
 
@@ -121,6 +136,8 @@ def take_pulse(
         lease: its object in kube-node-lease. Without one nothing tells a dead node from a
             kubelet that cannot report, so it counts as alive.
         now_ms: when it was looked at.
+        is_outage: most nodes seem to be gone at once. Their silence is no proof then, and counts
+            from the end of the outage on.
     """
     if node is None:
         return Pulse(exists=False)
@@ -128,7 +145,8 @@ def take_pulse(
     is_ready = _is_ready(node)
     if not renewed:
         return Pulse(is_ready=is_ready)
-    if before is None or before.lease != renewed or (is_ready and not before.is_ready):
+    is_first = before is None or before.lease != renewed or (is_ready and not before.is_ready)
+    if before is None or is_first or is_outage:
         return Pulse(lease=renewed, silent_since_ms=now_ms, is_ready=is_ready)
     return dataclasses.replace(before, is_ready=is_ready)
 

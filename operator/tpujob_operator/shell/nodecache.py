@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable
 
 from tpujob_operator.core.kinds import Kind
-from tpujob_operator.core.nodes import NodeView, Shape
+from tpujob_operator.core.nodes import NodeView, Shape, is_mass_outage
 from tpujob_operator.shell.cache import Object, is_news, version_of
 
 #: Deleted nodes remembered: what they were says why their pods were lost.
@@ -22,6 +22,7 @@ class NodeCache:
         self._nodes: dict[str, tuple[int, NodeView]] = {}
         self._gone: dict[str, NodeView] = {}  # oldest first
         self._shapes: collections.Counter[Shape] = collections.Counter()
+        self._unready = 0
 
     def find(self, names: Iterable[str]) -> dict[str, NodeView]:
         """Those of these nodes that are known, or were."""
@@ -37,10 +38,16 @@ class NodeCache:
         """Of the slices whose nodes there are."""
         return frozenset(self._shapes)
 
-    def _count(self, shape: Shape, change: int) -> None:
-        self._shapes[shape] += change
-        if not self._shapes[shape]:
-            del self._shapes[shape]
+    @property
+    def is_mass_outage(self) -> bool:
+        """Whether most nodes are not Ready at once."""
+        return is_mass_outage(self._unready, len(self._nodes))
+
+    def _count(self, view: NodeView, change: int) -> None:
+        self._unready += 0 if view.is_ready else change
+        self._shapes[view.shape] += change
+        if not self._shapes[view.shape]:
+            del self._shapes[view.shape]
 
     def _get(self, name: str) -> NodeView | None:
         return self._nodes[name][1] if name in self._nodes else self._gone.get(name)
@@ -60,8 +67,8 @@ class NodeCache:
             return False
         self._nodes[name] = (version, view)
         if known:
-            self._count(known.shape, -1)
-        self._count(view.shape, 1)
+            self._count(known, -1)
+        self._count(view, 1)
         if view != known:
             self._changed(name)
         return view != known
@@ -74,7 +81,7 @@ class NodeCache:
 
     def _forget(self, name: str) -> None:
         _, view = self._nodes.pop(name)
-        self._count(view.shape, -1)
+        self._count(view, -1)
         self._gone.pop(name, None)
         self._gone[name] = dataclasses.replace(view, is_gone=True)
         for oldest in list(self._gone)[:-_MOST_GONE]:

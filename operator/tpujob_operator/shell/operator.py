@@ -174,7 +174,7 @@ class Operator:
             executor=Executor(client, self._cache, socket.gethostname(), readers.tell),
             jobset_kind=JobSetKind(client),
             nodes=self._nodes,
-            pulses=Pulses(client),
+            pulses=Pulses(client, lambda: self._nodes.is_mass_outage),
             job_events=JobEvents(client),
             node_loss_ms=round(settings.node_loss_s * 1000),
             options=options,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from tpujob_operator.core.kinds import LEASE, NODE, NODE_LEASE_NAMESPACE
 from tpujob_operator.core.nodes import Pulse, take_pulse
@@ -14,32 +14,51 @@ _log = logging.getLogger(__name__)
 #: Jobs that have pods on the same node share a look at it.
 _SHARED_MS = 1_000
 _MOST_AT_ONCE = 8
+#: All nodes together: the more of them are in doubt, the more seldom each is looked at.
+_MOST_PER_S = 20
 _FORGET_MS = 600_000
+#: Nodes that nobody has asked about for so long are in doubt no more.
+_DOUBT_MS = 60_000
 
 
 class Pulses:
     """Remembers what was found, because only silence over some time is a proof."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, is_mass_outage: Callable[[], bool] = lambda: False) -> None:
         self._client = client
+        self._is_mass_outage = is_mass_outage
+        self._was_outage = False
         self._found: dict[str, tuple[int, Pulse]] = {}
+        self._tried: dict[str, int] = {}  # when each was looked at last, with success or without
+        self._asked: dict[str, int] = {}  # when somebody asked about it last
         self._turn = asyncio.Semaphore(_MOST_AT_ONCE)
 
     async def take(self, names: Iterable[str], now_ms: int) -> Mapping[str, Pulse]:
-        """The pulses of these nodes, but for those that could not be looked at."""
+        """The pulses of these nodes, but for those that could not, or may not yet, be looked at."""
         wanted = set(names)
-        await asyncio.gather(*(self._look(name, now_ms) for name in wanted))
-        for name in [name for name, found in self._found.items() if found[0] < now_ms - _FORGET_MS]:
-            del self._found[name]
+        self._note(wanted, now_ms)
+        await asyncio.gather(*(self._look(name, now_ms) for name in self._due(wanted, now_ms)))
         found = {name: self._found[name] for name in wanted & self._found.keys()}
         return {
             name: pulse for name, (at_ms, pulse) in found.items() if now_ms - at_ms < _SHARED_MS
         }
 
+    def _note(self, wanted: Iterable[str], now_ms: int) -> None:
+        self._asked |= dict.fromkeys(wanted, now_ms)
+        for name in [name for name, at in self._asked.items() if at < now_ms - _DOUBT_MS]:
+            del self._asked[name]
+        for name in [name for name, at in self._tried.items() if at < now_ms - _FORGET_MS]:
+            del self._tried[name]
+            self._found.pop(name, None)
+
+    def _due(self, wanted: Iterable[str], now_ms: int) -> list[str]:
+        """Nodes whose turn it is, which are looked at by this call alone."""
+        interval_ms = max(_SHARED_MS, 1_000 * len(self._asked) // _MOST_PER_S)
+        due = [name for name in wanted if now_ms - self._tried.get(name, 0) >= interval_ms]
+        self._tried |= dict.fromkeys(due, now_ms)
+        return due
+
     async def _look(self, name: str, now_ms: int) -> None:
-        looked_ms, before = self._found.get(name, (0, None))
-        if now_ms - looked_ms < _SHARED_MS:
-            return
         async with self._turn:
             try:
                 node = await self._client.get(NODE, None, name)
@@ -47,4 +66,19 @@ class Pulses:
             except ApiError as error:
                 _log.warning("node %s cannot be looked at: %s", name, error.message)
                 return
-        self._found[name] = (now_ms, take_pulse(before, node, lease, now_ms))
+        before = self._found[name][1] if name in self._found else None
+        pulse = take_pulse(before, node, lease, now_ms, is_outage=self._outage())
+        self._found[name] = (now_ms, pulse)
+
+    def _outage(self) -> bool:
+        """Whether most nodes are not Ready; its beginning and end are logged."""
+        is_outage = self._is_mass_outage()
+        if is_outage and not self._was_outage:
+            _log.warning(
+                "most TPU nodes are not Ready at once: none of them is taken for dead until that "
+                "is over. Look at the network between nodes and control plane"
+            )
+        if self._was_outage and not is_outage:
+            _log.warning("most TPU nodes are Ready again")
+        self._was_outage = is_outage
+        return is_outage

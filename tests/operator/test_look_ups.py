@@ -1,0 +1,134 @@
+"""Look-ups beside the watches: few of them, however much is wrong at once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+from kubernetes.aio.client import Configuration
+
+from tests.operator.test_cache import tpu_node
+from tpujob_operator.core.kinds import NODE
+from tpujob_operator.core.nodes import Pulse, is_mass_outage, take_pulse
+from tpujob_operator.core.views import JobView
+from tpujob_operator.shell.client import Client
+from tpujob_operator.shell.jobevents import JobEvents
+from tpujob_operator.shell.nodecache import NodeCache
+from tpujob_operator.shell.pulses import Pulses
+
+_START_MS = 1_790_000_000_000
+_SILENT = {"spec": {"renewTime": "2026-01-01T00:00:00Z"}}
+
+
+@contextlib.asynccontextmanager
+async def client_of(asked: list[str]) -> AsyncIterator[Client]:
+    """A client of a server that notes what is asked, and knows only nodes that are not Ready."""
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        if request.path.endswith("/events"):
+            message = f"refused, {len(asked)}"
+            return web.json_response({"items": [{"message": message, "lastTimestamp": "x"}]})
+        is_lease = "/leases/" in request.path
+        return web.json_response(_SILENT if is_lease else tpu_node(1))
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    configuration = Configuration()
+    configuration.host = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        async with Client(configuration) as client:
+            yield client
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_zone_of_silent_nodes_is_asked_about_at_one_rate() -> None:
+    """All jobs look every 2 s at all their nodes; two requests each were hundreds a second."""
+    asked: list[str] = []
+    names = [f"n{number}" for number in range(200)]
+    async with client_of(asked) as client:
+        pulses = Pulses(client)
+        found: dict[str, Pulse] = {}
+        for second in range(0, 20, 2):
+            for first in range(0, 200, 50):
+                now_ms = _START_MS + second * 1000
+                found |= await pulses.take(names[first : first + 50], now_ms)
+    looks = [path for path in asked if "/nodes/" in path]
+    assert len(looks) <= 20 * 20 + 200  # the first look at each is not held up
+    assert set(found) == set(names)
+
+
+async def test_silence_is_proved_at_that_rate_too() -> None:
+    """It takes no longer than the limit and one turn."""
+    names = [f"n{number}" for number in range(40)]
+    proofs: set[str] = set()
+    async with client_of([]) as client:
+        pulses = Pulses(client)
+        for second in range(0, 66, 2):
+            now_ms = _START_MS + second * 1000
+            found = await pulses.take(names, now_ms)
+            proofs |= {name for name in found if found[name].proof_of_death(60_000, now_ms)}
+    assert proofs == set(names)
+
+
+async def test_nobody_is_dead_while_most_are_silent(caplog: pytest.LogCaptureFixture) -> None:
+    """What is lost then is the way to the control plane; the log says so, once."""
+    is_outage = True
+    async with client_of([]) as client:
+        pulses = Pulses(client, lambda: is_outage)
+        for second in range(0, 200, 10):
+            now_ms = _START_MS + second * 1000
+            (pulse,) = (await pulses.take(["n"], now_ms)).values()
+            assert not pulse.proof_of_death(60_000, now_ms)
+        is_outage = False
+        (pulse,) = (await pulses.take(["n"], now_ms + 60_000)).values()
+        assert pulse.proof_of_death(60_000, now_ms + 60_000)
+    assert caplog.text.count("most TPU nodes are not Ready at once") == 1
+
+
+def test_a_deleted_node_is_gone_in_an_outage_too() -> None:
+    """Somebody has said so."""
+    assert take_pulse(None, None, None, _START_MS, is_outage=True) == Pulse(exists=False)
+
+
+@pytest.mark.parametrize(
+    ("unready", "total", "is_outage"),
+    [(10, 10, False), (11, 11, True), (11, 22, False), (12, 22, True), (60, 1000, False)],
+)
+def test_most_nodes_and_more_than_a_few_make_an_outage(
+    unready: int, total: int, *, is_outage: bool
+) -> None:
+    """One slice of one job that is lost as a whole is none."""
+    assert is_mass_outage(unready, total) is is_outage
+    nodes = NodeCache()
+    for number in range(total):
+        node: dict[str, Any] = tpu_node(1, uid=f"u{number}")
+        node["metadata"]["name"] = f"n{number}"
+        ready = {"type": "Ready", "status": "Unknown" if number < unready else "True"}
+        nodes.put(NODE, node | {"status": {"conditions": [ready]}})
+    assert nodes.is_mass_outage is is_outage
+    nodes.prune(NODE, None, set(), 9)
+    assert not nodes.is_mass_outage
+
+
+async def test_events_of_a_job_are_read_at_growing_intervals() -> None:
+    """Each time the API server goes through all events of the namespace."""
+    asked: list[str] = []
+    now_s = 1000.0
+    job = JobView(namespace="ns", name="j-1-slice-0", uid="u")
+    async with client_of(asked) as client:
+        events = JobEvents(client, lambda: now_s)
+        words = []
+        for _ in range(600):  # a pass every second
+            words.append((await events.words_about([job]))[job.name])
+            now_s += 1.0
+    assert len(asked) == 7  # after 0, 5, 15, 35, 75, 155 and 315 s
+    assert words[0] == words[4] == "refused, 1"
+    assert words[-1] == "refused, 7"
