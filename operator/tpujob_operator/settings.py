@@ -69,8 +69,8 @@ class Settings(pydantic.BaseModel):
     audit_interval_s: float = pydantic.Field(
         default=300.0,
         gt=0,
-        description="Seconds after which everything is listed again: a lost event of a watch costs no "
-        "more than that.",
+        description="Seconds after which everything is listed again: an event of a watch that was "
+        "lost costs no more than that.",
     )
 
     node_loss_s: float = pydantic.Field(
