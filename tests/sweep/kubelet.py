@@ -50,7 +50,7 @@ class Kubelet:
             elif uid not in self._ended:
                 self._ended.add(uid)
                 self._spawn(self._end(pod))
-        elif uid not in self._bound:
+        elif uid not in self._bound or _is_doubted(pod):
             self._bound.add(uid)
             self._spawn(self._run(pod))
 
@@ -80,3 +80,10 @@ class Kubelet:
         # One that is gone, or bound already, needs nothing more.
         async with session.request(method, path, json=body, headers=headers) as answer:
             await answer.read()
+
+
+def _is_doubted(pod: Object) -> bool:
+    """Whether the scheduler, which had looked at a pod before it was bound, has spoken after it."""
+    status = pod.get("status", {})
+    scheduled = [c["status"] for c in status.get("conditions", ()) if c["type"] == "PodScheduled"]
+    return status.get("phase") == "Running" and scheduled == ["False"]
