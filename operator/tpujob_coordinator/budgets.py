@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from tpujob_agent.protocol import BUDGET_OF_CAUSE, TAKEN_AWAY, Budget, Cause
+from tpujob_agent.protocol import BUDGET_OF_CAUSE, NOT_COUNTED, Budget, Cause
 
 NO_LIMIT = -1
 _FIRST_BACKOFF_MS = 1_000
@@ -33,7 +33,7 @@ class Budgets:
 
     limits: Mapping[str, int]
     used: Mapping[str, int]
-    #: Onsets of losses in a row without a newly committed step, but for hosts known to be taken.
+    #: Onsets of losses in a row without a newly committed step, but for those NOT_COUNTED.
     onsets: tuple[int, ...] = ()
     taken_away: frozenset[int] = frozenset()  # onsets of losses that turned out to be such
     in_a_row: int = 0  # of those, restarts of the same budget
@@ -52,7 +52,7 @@ class Budgets:
         charged = dataclasses.replace(
             self,
             used=used,
-            onsets=self.onsets if cause in TAKEN_AWAY else (*self.onsets, onset_ms),
+            onsets=self.onsets if cause in NOT_COUNTED else (*self.onsets, onset_ms),
             in_a_row=in_a_row,
             latest=budget,
         )

@@ -40,6 +40,7 @@ class End:
 _OWN_CODES = {
     ExitCode.STALLED: (Cause.HANG, "stalled: no step was finished for too long"),
     ExitCode.CHECKPOINT_BAD: (Cause.CHECKPOINT, "no readable checkpoint"),
+    ExitCode.STORAGE_UNAVAILABLE: (Cause.STORAGE, "checkpoint storage could not be used"),
     ExitCode.SUPERSEDED: (Cause.PROCESS, "superseded on its checkpoint directory"),
 }
 #: A shell reports a signal as 128 plus its number.

@@ -43,6 +43,7 @@ def exited(**how: int | str | None) -> Report:
         ({"exit_code": 255}, Cause.USER_ERROR, Rank.OWN_EXIT),
         ({"exit_code": 65}, Cause.CHECKPOINT, Rank.CHECKED),
         ({"exit_code": 70}, Cause.HANG, Rank.CHECKED),
+        ({"exit_code": 74}, Cause.STORAGE, Rank.CHECKED),
         ({"exit_code": 75}, Cause.PROCESS, Rank.CHECKED),
         ({"signal": 9, "killed_by_agent": "no step for 60 s"}, Cause.HANG, Rank.CHECKED),
         ({"killed_by_agent": "port in use"}, Cause.PROCESS, Rank.CHECKED),

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.trainer.mounts import mounted, needs_mount
 from tests.trainer.victims import Rig, small_files
 from tests.trainer.worlds import ROOT, Launcher, kill, small_config, wait_until
 from tpujob_agent.protocol import ExitCode
-from tpujob_checkpoint.checkpoint import CheckpointBadError, CheckpointUnusableError, judged
+from tpujob_checkpoint.errors import CheckpointBadError
 
 # After a load that failed, Orbax leaves tasks of a closed event loop behind.
 pytestmark = pytest.mark.filterwarnings(
@@ -38,34 +39,6 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Rig:
     for tier in TIERS:
         shutil.copytree(rig.directory / tier, rig.directory / "pristine" / tier)
     return rig
-
-
-_GOOD, _UNREAD, _FOREIGN = (False, ""), (False, "not readable"), (True, "other sizes")
-
-
-@pytest.mark.parametrize(
-    ("found", "faults"),
-    [
-        ([_GOOD, _GOOD], []),
-        ([_GOOD, _UNREAD], ["not readable"]),
-        ([_UNREAD, _UNREAD, (False, "damaged")], ["damaged", "not readable"]),
-    ],
-)
-def test_faults_of_all_processes_are_one_list(
-    found: list[tuple[bool, str]], faults: list[str]
-) -> None:
-    """A step is bad for all when one process cannot read it, and each reason is told once."""
-    assert judged(found) == judged(found[::-1]) == faults
-
-
-@pytest.mark.parametrize(
-    "found", [[_FOREIGN, _FOREIGN], [_FOREIGN, _UNREAD], [_GOOD, _UNREAD, _FOREIGN]]
-)
-def test_another_models_step_ends_the_run_for_all(found: list[tuple[bool, str]]) -> None:
-    """Also where others could not read it: nobody puts aside what somebody knows to be whole."""
-    for seen in (found, found[::-1]):
-        with pytest.raises(CheckpointUnusableError, match=r"^other sizes$"):
-            judged(seen)
 
 
 def _reset(rig: Rig, *tiers: str) -> None:
@@ -143,12 +116,14 @@ def test_good_snapshot_outlives_bad_checkpoints(saved: Rig) -> None:
     for tiers, expected in ((TIERS, NEWER), (("checkpoints",), 0)):
         _reset(saved, *tiers)
         for step in (OLDER, NEWER):
-            (saved.checkpoints / str(step) / "_CHECKPOINT_METADATA").unlink()
+            (saved.checkpoints / str(step) / "step.json").unlink()
+        names = _names(saved)
         if expected:
             assert _restored(saved) == expected
         else:
             with pytest.raises(CheckpointBadError, match="none of the 2 checkpoints"):
                 _restored(saved)
+            assert _names(saved) == names  # the last candidates stay where they are
 
 
 def test_memory_that_fills_up_costs_only_the_snapshots(
@@ -206,37 +181,17 @@ def test_twenty_kills_during_saves(tmp_path: Path) -> None:
     assert max(victim["step"] for victim in told) > 1  # some lived to save more than once
 
 
-_IN_NAMESPACE = ("unshare", "--mount", "--propagation", "private", "sh", "-c")
-
-
-def _mounted(place: Path, options: str, keep: Path) -> tuple[str, ...]:
-    """A command prefix: runs the rest with a file system of its own at ``place``, and copies it."""
-    script = (
-        f"mkdir -p {place} && mount -t tmpfs -o {options} none {place} || exit 99; "
-        f'"$@"; code=$?; cp -a {place} {keep}; exit $code'
-    )
-    return (*_IN_NAMESPACE, script, "sh")
-
-
-def _can_mount() -> bool:
-    command = [*_IN_NAMESPACE, "mount -t tmpfs none /mnt"]
-    return not subprocess.run(command, check=False, capture_output=True).returncode
-
-
-needs_mount = pytest.mark.skipif(not _can_mount(), reason="this user cannot mount a file system")
-
-
 @needs_mount
 def test_full_disk_ends_the_run_in_words_and_keeps_the_last_good_step(
     launcher: Launcher, tmp_path: Path
 ) -> None:
-    """No space for a checkpoint: exit 1 with step and reason; what was committed restores."""
+    """No space for a checkpoint: exit 74 with step and reason; what was committed restores."""
     config = small_config(steps=1000, checkpoint={"interval": "steps:2", "keep": 100})
     copy = tmp_path / "copy"
     trainer = launcher.start(
-        config, devices=2, prefix=_mounted(launcher.checkpoints, "size=2m", copy)
+        config, devices=2, prefix=mounted(launcher.checkpoints, "size=2m", copy)
     )[0]
-    assert trainer.wait() == 1, trainer.output()
+    assert trainer.wait() == ExitCode.STORAGE_UNAVAILABLE, trainer.output()
     assert "could not be written to" in trainer.output()
     assert "No space left on device" in trainer.output()
     newest = max(int(path.name) for path in copy.iterdir() if path.name.isdecimal())
@@ -258,7 +213,7 @@ def test_unusable_memory_only_costs_the_snapshots(
 ) -> None:
     """A full or read-only volume: it is said why there are no snapshots, and training goes on."""
     memory = tmp_path / "memory"
-    prefix = _mounted(memory / "0", options, tmp_path / "copy")
+    prefix = mounted(memory / "0", options, tmp_path / "copy")
     trainer = launcher.start(small_config(), devices=2, snapshots=memory, prefix=prefix)[0]
     assert trainer.wait() == ExitCode.DONE, trainer.output()
     assert "no snapshots in memory on process 0" in trainer.output()
@@ -270,7 +225,7 @@ def test_read_only_checkpoint_directory_is_refused_at_the_start(
     launcher: Launcher, tmp_path: Path
 ) -> None:
     """Before anything is computed, and with the reason."""
-    prefix = _mounted(launcher.checkpoints, "size=1m,ro", tmp_path / "copy")
+    prefix = mounted(launcher.checkpoints, "size=1m,ro", tmp_path / "copy")
     trainer = launcher.start(small_config(), devices=2, prefix=prefix)[0]
     assert trainer.wait() == 1
     assert "Read-only file system" in trainer.output()

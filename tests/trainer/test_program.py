@@ -11,7 +11,8 @@ import pytest
 from tests.trainer.worlds import Launcher, small_config
 from tpujob_agent.protocol import Env
 from tpujob_checkpoint import distributed
-from tpujob_checkpoint.checkpoint import CheckpointUnusableError, require_writable
+from tpujob_checkpoint.checkpoint import require_writable
+from tpujob_checkpoint.errors import CheckpointUnusableError
 
 
 def test_faulty_config_exits_1_with_all_faults(launcher: Launcher) -> None:

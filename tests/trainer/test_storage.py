@@ -20,7 +20,7 @@ from tests.trainer.victims import Rig
 from tests.trainer.worlds import Launcher, kill, small_config, wait_until
 from tpujob_agent.protocol import ExitCode
 from tpujob_checkpoint import buckets, checkpoint, claims, storage
-from tpujob_checkpoint.checkpoint import CheckpointUnusableError
+from tpujob_checkpoint.errors import CheckpointUnavailableError, CheckpointUnusableError
 from tpujob_trainer.executables import Compiled, ExecutableCache
 from tpujob_trainer.fingerprint import Fingerprint
 
@@ -149,9 +149,9 @@ def test_good_step_is_not_put_aside_because_the_service_is_away(
     with closing(rig.saver()) as saver:
         assert saver._checkpoints.listing(None).steps == [4]
         gcs.kill()
-        with pytest.raises(CheckpointUnusableError, match=r"step 4 cannot be read .*not put aside"):
+        with pytest.raises(CheckpointUnavailableError, match=r"step 4 cannot be read .* stays"):
             saver._checkpoints.restore(4)
-        with pytest.raises(CheckpointUnusableError, match="run cannot be read"):
+        with pytest.raises(CheckpointUnavailableError, match="run cannot be read"):
             saver.restore(None)
         gcs.start()
         assert saver.restore(None).step == 4
@@ -167,7 +167,7 @@ def test_save_that_fails_for_good_ends_the_run_in_words(
     with closing(rig.saver()) as saver:
         rig.save(saver, 4, local=False)
         gcs.kill()
-        with pytest.raises(CheckpointUnusableError, match=r"step 9 could not be written .* server"):
+        with pytest.raises(CheckpointUnavailableError, match=r"step 9 could not be .*server"):
             rig.save(saver, 9, local=False)
         gcs.start()
     with closing(rig.saver()) as saver:
@@ -193,7 +193,7 @@ def test_missing_bucket_is_told_before_the_start(service: Service) -> None:
 def test_service_that_is_away_is_told_before_the_start(service: Service) -> None:
     """After a few tries, and with what to look at."""
     service.kill()
-    with pytest.raises(CheckpointUnusableError, match="the service does not answer"):
+    with pytest.raises(CheckpointUnavailableError, match="the service does not answer"):
         checkpoint.require_writable(service.url)
 
 

@@ -89,6 +89,7 @@ class ExitCode(enum.IntEnum):
     PREEMPTED = 42
     CHECKPOINT_BAD = 65
     STALLED = 70
+    STORAGE_UNAVAILABLE = 74  # checkpoints could not be read or written now
     SUPERSEDED = 75  # a newer world has begun on the same checkpoints
 
 
@@ -125,6 +126,7 @@ class Cause(Text):
     USER_ERROR = "userError"  # a trainer exited non-zero by itself
     HANG = "hang"  # exit code 70, or no progress
     CHECKPOINT = "checkpoint"  # exit code 65
+    STORAGE = "storage"  # exit code 74
     PREEMPTION = "preemption"  # SIGTERM reached the pod: deletion, drain, preemption
     MAINTENANCE = "maintenance"  # the same, of a node whose maintenance was announced
     NODE = "node"  # the member fell silent, or its agent came back as another incarnation
@@ -160,6 +162,7 @@ BUDGET_OF_CAUSE: dict[Cause, Budget] = {
     Cause.USER_ERROR: Budget.USER_ERROR,
     Cause.HANG: Budget.PROCESS,
     Cause.CHECKPOINT: Budget.PROCESS,
+    Cause.STORAGE: Budget.INFRASTRUCTURE,
     Cause.PREEMPTION: Budget.INFRASTRUCTURE,
     Cause.MAINTENANCE: Budget.INFRASTRUCTURE,
     Cause.NODE: Budget.INFRASTRUCTURE,
@@ -168,6 +171,8 @@ BUDGET_OF_CAUSE: dict[Cause, Budget] = {
 }
 #: Hosts that were taken away: no sign that a job gets nowhere, however often it happens.
 TAKEN_AWAY = frozenset({Cause.PREEMPTION, Cause.MAINTENANCE})
+#: Losses that the budget ``noProgress`` does not count. Without its storage no job commits.
+NOT_COUNTED = TAKEN_AWAY | {Cause.STORAGE}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ def kvstore_spec(path: str, *, retries: int | None = None) -> dict[str, Any]:
 
 #: What TensorStore says to who has no right.
 _REFUSED = ("PERMISSION_DENIED", "UNAUTHENTICATED")
+_AWAY = "the service does not answer"
 _GRANT = "let the pods' service account (trainer.serviceAccountName) read, write, list and delete"
 
 
@@ -62,9 +63,22 @@ def why_not_writable(directory: str) -> str:
             return f"there is no such bucket ({text}): make it, or correct the name"
         if any(sign in text for sign in _REFUSED):
             return f"no right to write there ({text}): {_GRANT}"
-        return f"the service does not answer ({text}): see that it can be reached from the pods"
+        return f"{_AWAY} ({text}): see that it can be reached from the pods"
     # TensorStore takes a refused listing for an empty one, and a run would start afresh in silence.
     return "" if is_listed else f"no right to list what is there: {_GRANT}"
+
+
+def is_away(reason: str) -> bool:
+    """Whether ``why_not_writable`` gave a reason that may pass by itself."""
+    return reason.startswith(_AWAY)
+
+
+def names(path: str) -> list[str]:
+    """Names of all objects below a path, from there on."""
+    scheme, _, rest = path.partition("://")
+    bucket, _, key = rest.partition("/")
+    store = open_store(f"{scheme}://{bucket}") / f"{key.rstrip('/')}/"
+    return sorted(name.decode() for name in store.list().result())
 
 
 class _Buckets(fsspec.AbstractFileSystem):  # type: ignore[misc]
@@ -88,6 +102,7 @@ class _Buckets(fsspec.AbstractFileSystem):  # type: ignore[misc]
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         store, key = self._at(path)
         entry = {"name": self._strip_protocol(path), "size": 0, "type": "directory"}
+        # Read, not listed: a listing that is refused looks like an empty one.
         if key and store.read(key).result().state == "value":
             return entry | {"type": "file"}
         if self.ls(path):

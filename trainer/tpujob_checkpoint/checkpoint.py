@@ -1,42 +1,43 @@
 """Tier 2: checkpoints written with Orbax, and never resumed from when they are bad.
 
 Layout: ``<directory>/<step>/`` is a committed step; ``<step>.quarantined-…`` one that
-failed its checks (renamed, never deleted); ``<step>.superseded-…`` one above the step
-ceiling of a restart; ``<step>.discarded-…`` one on its way out. In a bucket a step is
-committed when it has Orbax's mark in it, for nothing there is renamed in one move.
+was proven to be damaged; ``<step>.superseded-…`` one above the step ceiling of a restart, or in
+the way of a save; ``<step>.discarded-…`` one on its way out. Of the first two the newest stay. In
+a bucket a step is committed when it has Orbax's mark in it, for nothing there is renamed in one
+move.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
+import errno
 import os
+import re
 import time
-from collections.abc import Callable, Iterable
-from types import ModuleType
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from etils import epath
-from jax.sharding import NamedSharding, PartitionSpec
 
-from tpujob_checkpoint import digest as digests
-from tpujob_checkpoint import storage
+from tpujob_checkpoint import contents, reading, storage
 from tpujob_checkpoint.claims import Claims
+from tpujob_checkpoint.contents import Contents
 from tpujob_checkpoint.distributed import World, agree, say, told_by_leader
-from tpujob_checkpoint.programs import mesh_of
+from tpujob_checkpoint.errors import (
+    CheckpointBadError,
+    CheckpointUnavailableError,
+    CheckpointUnusableError,
+)
+from tpujob_checkpoint.faults import Kind, brief
+from tpujob_checkpoint.origin import Origin
+from tpujob_checkpoint.reading import Read, Reader
+from tpujob_checkpoint.trees import DIGEST, STATE, fingerprint
 
-DIGEST = "digest"
-STATE = "state"
-
-
-class CheckpointBadError(RuntimeError):
-    """Checkpoints exist, and none of them can be restored (exit code 65)."""
-
-
-class CheckpointUnusableError(RuntimeError):
-    """The directory or the configuration is at fault, not a checkpoint's content."""
+#: Steps put aside stay for people to look at: so many of each kind, or whole states would pile up.
+_ASIDE_KEPT = 2
+#: A step's name as we write it. Other digits, or zeros before them, are somebody else's files.
+_STEP = re.compile(r"(0|[1-9][0-9]*)(?:\.(.+))?", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,13 +46,6 @@ class Listing:
 
     steps: list[int]
     quarantined: int
-
-
-def orbax() -> ModuleType:
-    """What reads and writes, imported at the first call."""
-    from tpujob_checkpoint import orbax_files  # noqa: PLC0415 - half a second that not every start needs
-
-    return orbax_files
 
 
 class Checkpoints:
@@ -65,6 +59,7 @@ class Checkpoints:
         world: World,
         abstract: Any,
         digest: Callable[[Any], jax.Array],
+        origin: Origin,
     ) -> None:
         self._directory = storage.path_of(directory)
         #: Whether its service may be away for a while, as no disk is.
@@ -72,152 +67,153 @@ class Checkpoints:
         self._claims = Claims(self._directory)
         self._keep = keep
         self._world = world
-        self._abstract = abstract
-        self._digest = digest
-        self._names = leaf_names(abstract)
+        self._abstract, self._origin = abstract, origin
+        # In a bucket each request is tried for four minutes as it is.
+        self._pauses_s = () if self.is_in_bucket else reading.PAUSES_S
+        self._reader = Reader(
+            self._directory,
+            world,
+            abstract=abstract,
+            digest=digest,
+            origin=origin,
+            pauses_s=self._pauses_s,
+        )
+        #: The newest step that was read back, as it was restored or after its save.
+        self._newest_good: int | None = None
 
     def listing(self, ceiling: int | None) -> Listing:
         """Steps at most ``ceiling`` that there are to restore, the same on every process.
 
         Raises:
-            CheckpointUnusableError: processes have different directories, or it cannot be read.
+            CheckpointUnusableError: processes have different directories, or the newest step
+                cannot be continued.
+            CheckpointUnavailableError: the directory cannot be read now.
             SharedDirectoryError: the directory is another job's by now.
         """
+        for attempt, pause_s in enumerate((*self._pauses_s, None)):
+            mine = {"directory": str(self._directory)} | self._looked(ceiling)
+            told = told_by_leader(self._world, f"steps/{attempt}", mine)
+            if told["directory"] != str(self._directory):
+                raise CheckpointUnusableError(
+                    f"checkpoint directory is {self._directory} here and {told['directory']} on "
+                    "process 0: give all processes the same one"
+                )
+            if told["unusable"]:
+                raise CheckpointUnusableError(told["unusable"])
+            if not told["unread"]:
+                return Listing(told["steps"], told["quarantined"])
+            reason = f"checkpoint directory {self._directory} cannot be read: {told['unread']}"
+            if pause_s is not None:
+                say(self._world, f"{reason}; next try in {pause_s} s")
+                time.sleep(pause_s)
+        raise CheckpointUnavailableError(f"{reason}. Nothing in it was changed")
+
+    def _looked(self, ceiling: int | None) -> dict[str, Any]:
+        """What the leader finds, or why it finds nothing."""
+        found: dict[str, Any] = {"steps": [], "quarantined": 0, "unusable": "", "unread": ""}
+        if not self._world.is_leader:
+            return found
         try:
-            seen = self._prepare(ceiling) | {"directory": str(self._directory)}
-        except ValueError as error:  # TensorStore's, about a bucket
-            raise CheckpointUnusableError(
-                f"checkpoint directory {self._directory} cannot be read: {_brief(error)}"
-            ) from error
-        told = told_by_leader(self._world, "steps", seen)
-        if told["directory"] != str(self._directory):
-            raise CheckpointUnusableError(
-                f"checkpoint directory is {self._directory} here and {told['directory']} on "
-                "process 0: give all processes the same one"
-            )
-        return Listing(told["steps"], told["quarantined"])
+            return found | self._prepare(ceiling)
+        except CheckpointUnusableError as error:
+            return found | {"unusable": str(error)}
+        except (OSError, ValueError) as error:  # ValueError: TensorStore's, about a bucket
+            return found | {"unread": brief(error)}
+
+    def _prepare(self, ceiling: int | None) -> dict[str, Any]:
+        """What there is to restore, after the leader has cleared what killed runs left."""
+        self._require_ours(ceiling)
+        self._claims.take()  # before it lists: what an older world commits later would be missed
+        steps, aside = [], list[tuple[str, epath.Path]]()
+        for path, number, rest in self._numbered():
+            is_torn = "orbax-checkpoint-tmp" in rest or (not rest and not self._is_whole(path))
+            if rest.startswith("discarded") or is_torn:
+                path.rmtree(missing_ok=True)
+            elif not rest and ceiling is not None and number > ceiling:
+                aside.append(("superseded", self._rename(number, "superseded")))
+            elif rest:
+                aside.append((rest.partition("-")[0], path))
+            else:
+                steps.append(number)
+        quarantined = self._bound("quarantined", aside)
+        self._bound("superseded", aside)
+        return {"steps": steps, "quarantined": quarantined}
+
+    def _require_ours(self, ceiling: int | None) -> None:
+        """Refuse a directory whose newest step cannot be continued, before it is claimed.
+
+        Whoever has begun there goes on: a job with another model must not end it.
+        """
+        found = [n for path, n, rest in self._numbered() if not rest and self._is_whole(path)]
+        wanted = [n for n in found if ceiling is None or n <= ceiling]
+        if wanted:
+            _, finding = self._reader.inspect(max(wanted))
+            if finding.kind is Kind.FOREIGN:
+                raise CheckpointUnusableError(finding.text)
+
+    def _numbered(self) -> list[tuple[epath.Path, int, str]]:
+        """What is named like a step: path, step, and what follows the step's dot."""
+        found = [(path, _STEP.fullmatch(path.name)) for path in self._directory.iterdir()]
+        return [(path, int(match[1]), match[2] or "") for path, match in found if match]
+
+    def _bound(self, kind: str, aside: Sequence[tuple[str, epath.Path]]) -> int:
+        """Remove all but the newest steps put aside as this kind; returns how many are left."""
+        # By the time at the end of their names.
+        paths = sorted((p for k, p in aside if k == kind), key=lambda p: p.name.rpartition("-")[2])
+        for path in paths[:-_ASIDE_KEPT]:
+            path.rmtree(missing_ok=True)
+        return len(paths[-_ASIDE_KEPT:])
 
     def all_bad(self, listing: Listing) -> CheckpointBadError:
         """The error for the case that nothing could be restored although there was something."""
         count = len(listing.steps) + listing.quarantined
         return CheckpointBadError(
-            f"none of the {count} checkpoints in {self._directory} is readable (they are kept "
-            "under names with 'quarantined'): repair one, or start afresh in another directory"
+            f"none of the {count} checkpoints in {self._directory} is good (none was removed): "
+            "repair one, or start again in another directory"
         )
 
-    def _prepare(self, ceiling: int | None) -> dict[str, Any]:
-        """What there is to restore, after the leader has cleared what killed runs left."""
-        if not self._world.is_leader:
-            return {}
-        self._claims.take()  # first: what an older world commits after this would be missed
-        steps, quarantined = [], 0
-        for path in self._directory.iterdir():
-            number, _, rest = path.name.partition(".")
-            if not number.isdecimal():
-                continue
-            quarantined += rest.startswith("quarantined")
-            is_torn = "orbax-checkpoint-tmp" in rest or (not rest and not self._is_whole(path))
-            if rest.startswith("discarded") or is_torn:
-                path.rmtree(missing_ok=True)
-            elif not rest and ceiling is not None and int(number) > ceiling:
-                self._rename(int(number), "superseded")
-            elif not rest:
-                steps.append(int(number))
-        return {"steps": steps, "quarantined": quarantined}
-
-    def restore(self, step: int) -> Any | None:
-        """The state at ``step`` if every process finds it good; else it is put aside.
+    def restore(self, step: int) -> Read:
+        """The state at ``step``, or the proof that it is damaged.
 
         Raises:
-            CheckpointUnusableError: it belongs to a model of other sizes, or a bucket's service
-                does not answer.
+            CheckpointUnusableError: it belongs to a model of other sizes, or to other data.
+            CheckpointUnavailableError: it could not be read this time.
         """
         started = time.perf_counter()
-        loaded, faults = self._try(step, "")
-        if faults and self.is_in_bucket:
-            # What is damaged stays so. What could not be read may be there when asked again.
-            self._require_answer(step, faults)
-            loaded, faults = self._try(step, "/again")
-        if loaded is not None and not faults:
-            seconds = time.perf_counter() - started
-            say(self._world, f"restored step {step} from {self._directory} in {seconds:.2f} s")
-            return loaded[STATE]
-        self._quarantine(step, faults)
-        return None
+        read = self._reader.read(step)
+        if read.damage:
+            say(
+                self._world,
+                f"checkpoint of step {step} is bad: {read.damage}; taking the next older one",
+            )
+            return read
+        self._newest_good = step
+        seconds = time.perf_counter() - started
+        say(self._world, f"restored step {step} from {self._directory} in {seconds:.2f} s")
+        return read
 
-    def _try(self, step: int, again: str) -> tuple[Any | None, list[str]]:
-        """State and digest at ``step``, and everybody's faults, of which a good one has none."""
-        rows, is_foreign, fault = self._inspect(step)
-        faults = self._faults(f"inspect/{step}{again}", fault, is_foreign=is_foreign)
-        # Orbax numbers its operations, and all processes must count alike for the next save:
-        # a checkpoint is loaded by all of them or by none.
-        loaded = None
-        if not faults:
-            loaded, fault = self._load(step, rows)
-            faults = self._faults(f"load/{step}{again}", fault)
-        if loaded is not None and not faults:
-            faults = self._faults(f"digest/{step}{again}", self._fault_of_digest(loaded))
-        return loaded, faults
+    def put_aside(self, steps: Sequence[int]) -> None:
+        """Rename steps that are proven to be damaged, now that another one was restored.
 
-    def _require_answer(self, step: int, faults: list[str]) -> None:
-        reason = storage.buckets().why_not_writable(str(self._directory))
-        if reasons := self._faults(f"answer/{step}", reason):
-            raise CheckpointUnusableError(
-                f"checkpoint of step {step} cannot be read from {self._directory}: "
-                f"{'; '.join([*faults, *reasons])}. It was not put aside"
+        Raises:
+            CheckpointUnavailableError: that cannot be done now.
+        """
+        if not steps:
+            return
+        failed = self._renamed_all(steps) if self._world.is_leader else ""
+        # Nobody goes on before the names are gone, or a later save could meet them.
+        if reason := agree(self._world, f"checkpoint/aside/{steps[0]}", failed)[0]:
+            raise CheckpointUnavailableError(
+                f"damaged checkpoints cannot be put aside in {self._directory}: {reason}"
             )
 
-    def _faults(self, key: str, mine: str, *, is_foreign: bool = False) -> list[str]:
-        """Everybody's fault with this checkpoint, judged alike by all; empty: nobody has one."""
-        return judged(agree(self._world, f"checkpoint/{key}", [is_foreign, mine]))
-
-    def _inspect(self, step: int) -> tuple[int, bool, str]:
-        """Rows of its digest, whether it is of another model, and what is wrong with it."""
-        files = orbax()  # which, if it cannot be imported, says nothing about the checkpoint
+    def _renamed_all(self, steps: Sequence[int]) -> str:
         try:
-            custom = files.metadata(self._path(step))
-            tree, rows, check = custom["tree"], custom["rows"], custom["check"]
-        except Exception as error:  # noqa: BLE001 - whatever damage makes Orbax raise
-            return 0, False, f"metadata is not readable ({_brief(error)})"
-        if check != _check(tree, rows):
-            return 0, False, "metadata is damaged"
-        if tree == fingerprint(self._abstract):
-            return rows, False, ""
-        mismatch = (
-            f"checkpoint {self._path(step)} holds a model of other sizes (or another optimizer) "
-            "than the configuration: use the former sizes, or another checkpoint directory"
-        )
-        return rows, True, mismatch
-
-    def _load(self, step: int, rows: int) -> tuple[Any | None, str]:
-        wanted = {STATE: self._abstract, DIGEST: self._abstract_digest(rows)}
-        files = orbax()
-        try:
-            return files.load(self._path(step), wanted, self._world.process_id), ""
-        except Exception as error:  # noqa: BLE001 - whatever damage makes Orbax raise
-            return None, f"not readable ({_brief(error)})"
-
-    def _abstract_digest(self, rows: int) -> jax.ShapeDtypeStruct:
-        replicated = NamedSharding(mesh_of(self._abstract), PartitionSpec())
-        return jax.ShapeDtypeStruct((rows, len(self._names)), "uint32", sharding=replicated)
-
-    def _fault_of_digest(self, loaded: dict[str, Any]) -> str:
-        found = _on_host(self._digest(loaded[STATE]))
-        expected = np.sum(_on_host(loaded[DIGEST]), axis=0, dtype=np.uint32)
-        names = digests.changed(self._names, expected.tolist(), found.tolist())
-        shown = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
-        return f"digest differs in {len(names)} arrays: {shown}" if names else ""
-
-    def _quarantine(self, step: int, faults: list[str]) -> None:
-        if self._world.is_leader:
-            kept = self._rename(step, "quarantined")
-            print(
-                f"checkpoint of step {step} is bad: {'; '.join(faults)}; kept as {kept}, "
-                "taking the next older one",
-                flush=True,
-            )
-        # Nobody goes on before the name is gone, or a later save could meet it.
-        agree(self._world, f"checkpoint/quarantined/{step}", value=True)
+            for step in steps:
+                say(self._world, f"step {step} is kept as {self._rename(step, 'quarantined')}")
+        except (OSError, ValueError) as error:
+            return brief(error)
+        return ""
 
     def _rename(self, step: int, reason: str) -> epath.Path:
         target = self._directory / f"{step}.{reason}-{time.time_ns() // 1_000_000}"
@@ -245,40 +241,67 @@ class Checkpoints:
             on_durable: called as soon as it can be restored.
 
         Raises:
-            CheckpointUnusableError: the directory cannot take it; says why.
+            CheckpointUnavailableError: the directory cannot take it now; says why.
             SupersededError: a newer world has begun on the directory.
             SharedDirectoryError: another job has.
         """
         try:
             self._write(step, take, shares)
-        except (OSError, ValueError) as error:
-            raise CheckpointUnusableError(
+        except (OSError, ValueError, MemoryError) as error:
+            raise CheckpointUnavailableError(
                 f"checkpoint of step {step} could not be written to {self._directory}: "
-                f"{_brief(error)}; those before it are kept: see that it has room and is reached"
+                f"{brief(error)}; those before it are kept: see that it has room and is reached"
             ) from error
         on_durable()
         if self._world.is_leader:
             try:
                 self._discard_old()
-            except ValueError as error:  # a bucket's: the next save tries again
-                say(self._world, f"old checkpoints were not removed: {_brief(error)}")
+            except (OSError, ValueError) as error:  # the next save tries again
+                say(self._world, f"old checkpoints were not removed: {brief(error)}")
 
     def _write(self, step: int, take: Callable[[], Any], shares: jax.Array) -> None:
         self._claims.require()  # before it meets a newer world's files of this step
         path = self._path(step)
-        if self._world.is_leader and not self._is_whole(path):  # what an older world left since
-            path.rmtree(missing_ok=True)
-        tree, rows = fingerprint(self._abstract), shares.shape[0]
-        custom = {"tree": tree, "rows": rows, "check": _check(tree, rows)}
+        if self._world.is_leader:
+            self._clear(step)
+        known = Contents(fingerprint(self._abstract), shares.shape[0], self._origin.now)
+
+        def complete(place: epath.Path) -> None:
+            contents.write(place, known)
+            self._claims.require()
+
         trees = {STATE: take(), DIGEST: shares}
-        processes = self._world.num_processes
-        orbax().save(path, trees, custom, processes, self._claims.require)
+        storage.orbax().save(path, trees, self._world.num_processes, complete)
+        if self._world.is_leader:
+            self._require_written(path)
+        self._newest_good = step
+
+    def _clear(self, step: int) -> None:
+        """Make room for a save: what an older world has left since, or a damaged step."""
+        path = self._path(step)
+        if not path.exists():
+            return
+        if self._is_whole(path):
+            self._rename(step, "superseded")
+        else:
+            path.rmtree(missing_ok=True)
+
+    def _require_written(self, path: epath.Path) -> None:
+        """Look at what was committed: its files have to be as they were written."""
+        if wrong := contents.damage(path, contents.read(path)):
+            raise OSError(errno.EIO, f"committed files are not as written: {', '.join(wrong[:3])}")
 
     def _discard_old(self) -> None:
-        found = [p for p in self._directory.iterdir() if p.name.isdecimal() and self._is_whole(p)]
-        for path in sorted(found, key=lambda p: int(p.name))[: -self._keep]:
+        """Remove all but the newest ``keep`` steps up to the newest that is known to be good.
+
+        Steps above that one are another world's, and not counted: they may be worth nothing.
+        """
+        good = self._newest_good
+        found = [n for path, n, rest in self._numbered() if not rest and self._is_whole(path)]
+        ours = sorted(n for n in found if good is not None and n <= good)
+        for step in ours[: -self._keep]:
             # Renamed first: a half-removed checkpoint must not look like one.
-            gone = path if self.is_in_bucket else self._rename(int(path.name), "discarded")
+            gone = self._path(step) if self.is_in_bucket else self._rename(step, "discarded")
             gone.rmtree(missing_ok=True)
 
     def _is_whole(self, step: epath.Path) -> bool:
@@ -286,21 +309,9 @@ class Checkpoints:
         return not self.is_in_bucket or (step / storage.COMMITTED).exists()
 
 
-def judged(found: Iterable[tuple[bool, str]]) -> list[str]:
-    """What is wrong with a step, from what every process found; empty: nothing.
-
-    Args:
-        found: for each process, whether the step is another model's, and its fault or "".
-
-    Raises:
-        CheckpointUnusableError: it is another model's. One process that could read so much
-            outweighs all that could not: damage does not look like that.
-    """
-    found = list(found)
-    foreign = sorted({fault for is_foreign, fault in found if is_foreign})
-    if foreign:
-        raise CheckpointUnusableError("; ".join(foreign))
-    return sorted({fault for _, fault in found if fault})
+#: Errors of a directory that somebody has to correct; all others may pass by themselves.
+_LASTING = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
+_LASTING |= {errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL}
 
 
 def require_writable(directory: str) -> None:
@@ -308,10 +319,14 @@ def require_writable(directory: str) -> None:
 
     Raises:
         CheckpointUnusableError: names the directory and the user id.
+        CheckpointUnavailableError: the storage has no room or does not answer.
     """
     if storage.is_in_bucket(directory):
-        if reason := storage.buckets().why_not_writable(directory):
-            raise CheckpointUnusableError(f"checkpoint directory {directory}: {reason}")
+        buckets = storage.buckets()
+        if reason := buckets.why_not_writable(directory):
+            is_away = buckets.is_away(reason)
+            kind = CheckpointUnavailableError if is_away else CheckpointUnusableError
+            raise kind(f"checkpoint directory {directory}: {reason}")
         return
     probe = epath.Path(directory) / f".writable-{os.getpid()}"
     try:
@@ -319,35 +334,11 @@ def require_writable(directory: str) -> None:
         probe.write_text("")
         probe.unlink(missing_ok=True)  # a process of another pod may have the same id
     except OSError as error:
+        if error.errno not in _LASTING:
+            raise CheckpointUnavailableError(
+                f"checkpoint directory {directory} cannot be written now: {brief(error)}"
+            ) from error
         raise CheckpointUnusableError(
             f"checkpoint directory {directory} is not writable by user id {os.geteuid()} "
             f"({error.strerror or error}): mount it writable for this user, or choose another"
         ) from error
-
-
-def leaf_names(tree: Any) -> list[str]:
-    """Names of the leaves in the order in which JAX flattens them: ``params/layers/0/query``."""
-    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
-
-
-def fingerprint(abstract: Any) -> str:
-    """Equal for states that can be restored into each other: names, shapes and types."""
-    leaves = zip(leaf_names(abstract), jax.tree.leaves(abstract), strict=True)
-    text = ";".join(f"{name}:{leaf.dtype}{list(leaf.shape)}" for name, leaf in leaves)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _check(tree: str, rows: int) -> str:
-    return hashlib.sha256(f"{tree} {rows}".encode()).hexdigest()[:8]
-
-
-def _on_host(array: jax.Array) -> Any:
-    return array.addressable_data(0).__array__()
-
-
-def _brief(error: BaseException) -> str:
-    first = str(error).strip().partition("\n")[0]
-    # TensorStore names the file in the middle, perhaps more than once, and the reason at the end.
-    told = first if len(first) <= 300 else f"{first[:100]} … {first[-200:]}"
-    return f"{type(error).__name__}: {told}"

@@ -132,7 +132,7 @@ class Claims:
         try:
             values = json.loads((self._directory / FILE).read_text())
             return Claim(values["world"], values["who"], tuple(values["jobs"]))
-        except (FileNotFoundError, json.JSONDecodeError, TypeError, KeyError):
+        except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError, TypeError, KeyError):
             return None
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from tpujob_agent.protocol import USER_ERROR, ExitCode
-from tpujob_checkpoint.checkpoint import CheckpointBadError, CheckpointUnusableError
 from tpujob_checkpoint.claims import SharedDirectoryError, SupersededError
 from tpujob_checkpoint.distributed import World, is_peer_loss
+from tpujob_checkpoint.errors import (
+    CheckpointBadError,
+    CheckpointUnavailableError,
+    CheckpointUnusableError,
+)
 
 _CODES: dict[type[BaseException], int] = {
     CheckpointUnusableError: USER_ERROR,
     SharedDirectoryError: USER_ERROR,
+    CheckpointUnavailableError: ExitCode.STORAGE_UNAVAILABLE,
     CheckpointBadError: ExitCode.CHECKPOINT_BAD,
     SupersededError: ExitCode.SUPERSEDED,
 }

@@ -14,11 +14,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from tpujob_checkpoint import checkpoint, digest, snapshots
-from tpujob_checkpoint.distributed import World, agree, say
+from tpujob_checkpoint import digest, snapshots, trees
+from tpujob_checkpoint.distributed import World, agree, is_peer_loss, say
+from tpujob_checkpoint.faults import brief
+from tpujob_checkpoint.origin import Origin
 from tpujob_checkpoint.programs import Programs, State
+from tpujob_checkpoint.reading import Read
 from tpujob_checkpoint.settings import Settings
-from tpujob_checkpoint.snapshots import Bytes, SnapshotBadError, SnapshotStore
+from tpujob_checkpoint.snapshots import Bytes, Index, SnapshotBadError, SnapshotStore
+
+#: What a host can do without: memory is short, or files are. A run goes on without snapshots.
+_PASSING = (OSError, ValueError, MemoryError, jax.errors.JaxRuntimeError)
 
 
 class MemoryTier:
@@ -31,8 +37,11 @@ class MemoryTier:
         programs: Programs,
         shares: Future[Callable[[State], jax.Array]],
         directory: str,
+        *,
+        origin: Origin,
     ) -> None:
         self._world, self._programs, self._shares = world, programs, shares
+        self._origin = origin
         self._layout = _Layout(programs.state)
         self._directory = Path(directory)
         self._store: SnapshotStore | None = None
@@ -78,17 +87,14 @@ class MemoryTier:
         common = set(mine).intersection(*everybody)
         return sorted(step for step in common if ceiling is None or step <= ceiling)
 
-    def restore(self, step: int) -> State | None:
-        """The state at ``step`` if it is intact on every process; else it is put aside."""
+    def restore(self, step: int) -> Read | None:
+        """The state at ``step`` if it is intact on every process; a damaged one is put aside."""
         started = time.perf_counter()
         loaded, fault = self._load(step)
         is_good = self._all_good(f"load/{step}", fault)
-        if loaded is not None and is_good:
-            fault = self._fault_of_digest(*loaded)
+        if loaded and is_good:
+            fault = self._fault_of_digest(step, *loaded)
             is_good = self._all_good(f"digest/{step}", fault)
-        if fault and self._store:
-            kept = self._store.quarantine(step)
-            print(f"snapshot of step {step} is bad: {fault}; kept as {kept}", flush=True)
         if loaded is None or not is_good:
             say(
                 self._world, f"snapshot of step {step} is not whole everywhere, trying an older one"
@@ -96,39 +102,59 @@ class MemoryTier:
             return None
         seconds = time.perf_counter() - started
         say(self._world, f"restored step {step} from memory in {seconds:.2f} s")
-        return loaded[0]
+        return Read(loaded[0], loaded[1].origin)
 
     def _all_good(self, key: str, fault: str) -> bool:
         return not any(agree(self._world, f"snapshots/{key}", bool(fault)))
 
-    def _load(self, step: int) -> tuple[tuple[State, list[list[int]]] | None, str]:
+    def _load(self, step: int) -> tuple[tuple[State, Index] | None, str]:
         assert self._store is not None
         try:
             index, blocks = self._store.read(step)
-            return (self._layout.assemble(blocks), index.digests), ""
-        except (SnapshotBadError, OSError, ValueError) as error:
+            if why_not := self._origin.why_not(index.origin, step):
+                return None, why_not
+            return (self._layout.assemble(blocks), index), ""
+        except SnapshotBadError as error:
+            return None, self._put_aside(step, str(error))
+        except _PASSING as error:  # says nothing about the snapshot, which stays
+            print(f"snapshot of step {step} cannot be loaded: {brief(error)}", flush=True)
             return None, str(error)
 
-    def _fault_of_digest(self, state: State, expected: list[list[int]]) -> str:
+    def _put_aside(self, step: int, fault: str) -> str:
+        assert self._store is not None
+        kept = self._store.quarantine(step)
+        print(f"snapshot of step {step} is bad: {fault}; kept as {kept}", flush=True)
+        return fault
+
+    def _fault_of_digest(self, step: int, state: State, index: Index) -> str:
         found = _rows(self._shares.result()(state))
-        names = checkpoint.leaf_names(self._programs.state)
-        bad = [digest.changed(names, e, f) for e, f in zip(expected, found, strict=True)]
+        names = trees.leaf_names(self._programs.state)
+        bad = [digest.changed(names, e, f) for e, f in zip(index.digests, found, strict=True)]
         changed = sorted(set().union(*bad))
-        return f"digest differs in {len(changed)} arrays: {changed[0]} …" if changed else ""
+        if not changed:
+            return ""
+        return self._put_aside(step, f"digest differs in {len(changed)} arrays: {changed[0]} …")
 
     def write(self, step: int, state: State, shares: jax.Array) -> float:
         """Keep a snapshot; where that fails, say why and keep no more.
 
         Returns:
             Processor time that the writing took, seconds.
+
+        Raises:
+            Exception: another process is lost.
         """
         if self._store is None:
             return 0.0
         try:
+            jax.block_until_ready(shares)  # waiting takes no processor's time
             blocks = self._layout.blocks(state)
-            return self._store.write(step, blocks, _rows(shares))
-        except OSError as error:
-            self._off(f"step {step} was not written: {error.strerror or error}")
+            return self._store.write(step, blocks, _rows(shares), self._origin.now)
+        except _PASSING as error:
+            if is_peer_loss(self._world, error):
+                raise
+            why = error.strerror if isinstance(error, OSError) else ""
+            self._off(f"step {step} was not written: {why or brief(error)}")
             return 0.0
 
     def discard_above(self, step: int) -> None:
@@ -148,7 +174,7 @@ def _fingerprint(settings: Settings, world: World, programs: Programs) -> str:
     leaves = jax.tree.leaves(programs.state)
     parts = [
         programs.key,
-        checkpoint.fingerprint(programs.state),
+        trees.fingerprint(programs.state),
         settings.directory,
         [str(leaf.sharding) for leaf in leaves],
         [device.id for device in leaves[0].sharding.mesh.devices.flat],

@@ -12,16 +12,17 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from etils import epath
 from orbax.checkpoint import v1 as ocp
 from orbax.checkpoint._src.path import atomicity, atomicity_types, gcs_utils
 from orbax.checkpoint._src.serialization import tensorstore_utils
 from orbax.checkpoint.experimental.v1._src.saving import execution
 
 from tpujob_checkpoint import buckets, storage
-from tpujob_checkpoint.checkpoint import STATE
+from tpujob_checkpoint.trees import STATE
 
-#: By checkpoint of ours under way: raises if it must not be committed.
-_guards: dict[str, Callable[[], None]] = {}
+#: By checkpoint of ours under way: takes where its files lie, raises if it must not be committed.
+_guards: dict[str, Callable[[epath.Path], None]] = {}
 _commit = atomicity.on_commit_callback
 
 
@@ -29,7 +30,7 @@ async def _commit_guarded(made: Any, **options: Any) -> None:
     """Orbax's last act of a save, on one process: a file's rename or a mark in a bucket."""
     guard = _guards.get(os.fspath(made.get_final()))
     if guard:  # what the program saves with Orbax by itself has none
-        guard()
+        guard(epath.Path(made.get()))
     await _commit(made, **options)
 
 
@@ -64,12 +65,6 @@ def _is_news(record: logging.LogRecord) -> bool:
 logging.getLogger("asyncio").addFilter(_is_news)
 
 
-def metadata(path: os.PathLike[str]) -> dict[str, Any]:
-    """What ``save`` was given besides the state; raises whatever damage makes Orbax raise."""
-    found: dict[str, Any] = ocp.metadata(path, STATE).custom_metadata
-    return found
-
-
 def load(path: os.PathLike[str], wanted: dict[str, Any], process_id: int) -> dict[str, Any]:
     """Trees like the abstract ones in ``wanted``; raises whatever damage makes Orbax raise."""
     context = _context()
@@ -85,18 +80,17 @@ def load(path: os.PathLike[str], wanted: dict[str, Any], process_id: int) -> dic
 def save(
     path: os.PathLike[str],
     trees: dict[str, Any],
-    custom: dict[str, Any],
     processes: int,
-    guard: Callable[[], None],
+    guard: Callable[[epath.Path], None],
 ) -> None:
     """Write trees of arrays, and wait until they are committed.
 
     Args:
         path: the checkpoint's.
         trees: by name; emptied as soon as the arrays are on the host.
-        custom: what ``metadata`` gives back.
         processes: how many of them save.
-        guard: called at the last moment; what it raises is raised, and nothing is committed.
+        guard: called by one process when all files are written, with their directory; what it
+            raises is raised, and nothing is committed.
     """
     context = _context()
     context.memory.deepcopy_host_arrays = False
@@ -104,13 +98,13 @@ def save(
     context.multiprocessing.active_processes = set(range(processes))
     with _guarded(os.fspath(path), guard):
         with context:
-            saving = ocp.save_async(path, trees, checkpointable_name=STATE, custom_metadata=custom)
+            saving = ocp.save_async(path, trees, checkpointable_name=STATE)
         trees.clear()
         saving.result()
 
 
 @contextlib.contextmanager
-def _guarded(path: str, guard: Callable[[], None]) -> Iterator[None]:
+def _guarded(path: str, guard: Callable[[epath.Path], None]) -> Iterator[None]:
     _guards[path] = guard
     try:
         yield

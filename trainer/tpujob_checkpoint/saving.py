@@ -19,22 +19,31 @@ from typing import Any, TypeVar
 import jax
 
 import tpujob
-from tpujob_checkpoint.checkpoint import Checkpoints, orbax
+from tpujob_checkpoint.checkpoint import Checkpoints
 from tpujob_checkpoint.distributed import Bulletin, World, say, told_by_leader
 from tpujob_checkpoint.memory import MemoryTier
+from tpujob_checkpoint.origin import Origin
 from tpujob_checkpoint.programs import Programs, State, bytes_per_device
 from tpujob_checkpoint.schedule import Due, Written
 from tpujob_checkpoint.settings import Settings
+from tpujob_checkpoint.storage import orbax
 
 T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Restored:
-    """State of the newest good step; step 0 without a state is a fresh start."""
+    """State of the newest good step; step 0 without a state is a fresh start.
+
+    Attributes:
+        step: of the state.
+        state: a tree of arrays; None: there is none.
+        origin: what was kept with it, see ``origin.Origin``.
+    """
 
     step: int
     state: Any
+    origin: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(slots=True)
@@ -69,6 +78,7 @@ class Saver:
         *,
         last: int,
         snapshot_dir: str = "",
+        origin: Origin | None = None,
     ) -> None:
         """Begin; nothing is read before ``restore``.
 
@@ -78,7 +88,9 @@ class Saver:
             programs: of the state.
             last: the step with which the run ends.
             snapshot_dir: memory that outlives the process; empty: no snapshots.
+            origin: kept with every state, and asked before one is continued.
         """
+        origin = origin or Origin()
         self._world, self._programs, self._last = world, programs, last
         self._checkpoints = Checkpoints(
             settings.directory,
@@ -86,6 +98,7 @@ class Saver:
             world=world,
             abstract=programs.state,
             digest=lambda state: self._digest.result()(self._shares.result()(state)),
+            origin=origin,
         )
         # Loaded in a thread: a start does not wait for what the first save needs.
         self._thread = ThreadPoolExecutor(1, "digest")
@@ -93,7 +106,9 @@ class Saver:
         self._shares = self._thread.submit(programs.shares)
         # Not needed before a restart, which then has nothing to compile.
         self._digest = self._thread.submit(programs.digest)
-        self._memory = MemoryTier(settings, world, programs, self._shares, snapshot_dir)
+        self._memory = MemoryTier(
+            settings, world, programs, self._shares, snapshot_dir, origin=origin
+        )
         self._room: float | None = None  # for so many copies, on every device
         self._copies: list[weakref.ref[jax.Array]] = []  # a leaf of each
         self._writers = ThreadPoolExecutor(2, "writer")  # one for each tier
@@ -107,17 +122,22 @@ class Saver:
 
         Raises:
             CheckpointBadError: there are checkpoints, but no good one.
-            CheckpointUnusableError: they belong to a model of other sizes.
+            CheckpointUnusableError: they belong to a model of other sizes, or to other data.
+            CheckpointUnavailableError: the storage does not give them now.
         """
         tpujob.save_request()  # whoever looks for one, obeys: known before a save may be wanted
         listing = self._checkpoints.listing(ceiling)
         in_memory = self._memory.common_steps(ceiling)
+        damaged: list[int] = []
         for step, is_local in newest_first(in_memory, listing.steps):
-            tier = self._memory if is_local else self._checkpoints
-            state = tier.restore(step)
-            if state is not None:
+            read = self._memory.restore(step) if is_local else self._checkpoints.restore(step)
+            if read and read.damage:
+                damaged.append(step)
+            elif read:
+                # Only now: if no step is good, all stay where they are.
+                self._checkpoints.put_aside(damaged)
                 self._memory.discard_above(step)
-                return Restored(step, state)
+                return Restored(step, read.state, read.origin)
         self._memory.discard_above(0)
         if listing.steps or listing.quarantined:
             raise self._checkpoints.all_bad(listing)
@@ -208,9 +228,7 @@ class Saver:
         self._checkpoints.write(taken.step, taken.hand_over, shares, taken.tell_durable)
 
     def _write_local(self, taken: _Taken) -> None:
-        shares = jax.block_until_ready(taken.shares.result())
-        # Waiting costs the training nothing, be it for the devices or for a processor.
-        cpu_s = self._memory.write(taken.step, taken.state, shares)
+        cpu_s = self._memory.write(taken.step, taken.state, taken.shares.result())
         took_s = time.perf_counter() - taken.started
         self._show_written(Written(taken.step, took_s, cpu_s / len(os.sched_getaffinity(0))))
 

@@ -51,12 +51,14 @@ class Index:
         fingerprint: of everything that must be equal for it to be loaded.
         digests: one row for each device of this process, see ``digest.make_shares``.
         blocks: offset, length in bytes and CRC-32 of each block.
+        origin: what the state was trained with, see ``origin.Origin``.
     """
 
     step: int
     fingerprint: str
     digests: list[list[int]]
     blocks: list[tuple[int, int, int]]
+    origin: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class SnapshotStore:
@@ -88,9 +90,10 @@ class SnapshotStore:
             if read_index(path).fingerprint != self._fingerprint:
                 path.unlink()
         except SnapshotBadError as error:
-            step = int(path.stem) if path.stem.isdecimal() else 0
-            self.faults[step] = str(error)
+            self.faults[_step_of(path)] = str(error)
             self._put_aside(path)
+        except OSError as error:  # says nothing about what is in it
+            self.faults[_step_of(path)] = f"cannot be read now: {error}"
 
     def close(self) -> None:
         """Let another process have the directory."""
@@ -100,7 +103,13 @@ class SnapshotStore:
         """Steps whose snapshots look complete, in ascending order."""
         return sorted(int(path.stem) for path in self._directory.glob(f"*{_SUFFIX}"))
 
-    def write(self, step: int, blocks: Sequence[Bytes], digests: list[list[int]]) -> float:
+    def write(
+        self,
+        step: int,
+        blocks: Sequence[Bytes],
+        digests: list[list[int]],
+        origin: dict[str, Any] | None = None,
+    ) -> float:
         """Keep a snapshot, and drop all but the newest KEEP.
 
         Returns:
@@ -111,9 +120,10 @@ class SnapshotStore:
         """
         target = self._path(step)
         temporary = target.with_suffix(".tmp")
+        known = {"step": step, "fingerprint": self._fingerprint, "digests": digests}
         try:
             with temporary.open("wb") as file:
-                cpu_s = self._fill(file.fileno(), step, blocks, digests)
+                cpu_s = self._fill(file.fileno(), blocks, known | {"origin": origin or {}})
             temporary.rename(target)
         except OSError:
             with contextlib.suppress(OSError):
@@ -123,18 +133,14 @@ class SnapshotStore:
             self._path(old).unlink()
         return cpu_s
 
-    def _fill(
-        self, file: int, step: int, blocks: Sequence[Bytes], digests: list[list[int]]
-    ) -> float:
+    def _fill(self, file: int, blocks: Sequence[Bytes], known: dict[str, Any]) -> float:
         offsets = block_offsets([block.nbytes for block in blocks])
         with ThreadPoolExecutor(THREADS) as pool:
             written = list(pool.map(lambda b, at: _put(file, b, at), blocks, offsets))
         lengths = [block.nbytes for block in blocks]
         sums = [checksum for checksum, _ in written]
         places = list(zip(offsets, lengths, sums, strict=True))
-        body = json.dumps(
-            {"step": step, "fingerprint": self._fingerprint, "digests": digests, "blocks": places}
-        ).encode()
+        body = json.dumps(known | {"blocks": places}).encode()
         end = body + _END.pack(len(body), zlib.crc32(body), _MAGIC)
         _put(file, np.frombuffer(end, np.uint8), offsets[-1] + lengths[-1] if blocks else 0)
         return sum(cpu_s for _, cpu_s in written)
@@ -178,6 +184,10 @@ class SnapshotStore:
         return self._directory / f"{step}{_SUFFIX}"
 
 
+def _step_of(path: Path) -> int:
+    return int(path.stem) if path.stem.isdecimal() else 0
+
+
 def block_offsets(lengths: Sequence[int]) -> list[int]:
     """Where each block starts: one after the other, at multiples of the page size."""
     offsets, at = [], 0
@@ -201,6 +211,7 @@ def read_index(path: Path) -> Index:
 
     Raises:
         SnapshotBadError: it is torn or damaged.
+        OSError: it cannot be read now.
     """
     try:
         with path.open("rb") as file:
@@ -211,8 +222,8 @@ def read_index(path: Path) -> Index:
                 raise SnapshotBadError("is torn: it has no index at its end")
             file.seek(size - _END.size - length)
             body = file.read(length)
-    except OSError as error:
-        raise SnapshotBadError(f"is not readable ({error})") from error
+    except FileNotFoundError as error:
+        raise SnapshotBadError("is missing") from error
     if zlib.crc32(body) != checksum:
         raise SnapshotBadError("index is damaged")
     values: dict[str, Any] = json.loads(body)

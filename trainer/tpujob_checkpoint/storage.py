@@ -26,6 +26,13 @@ def buckets() -> ModuleType:
     return found
 
 
+def orbax() -> ModuleType:
+    """What reads and writes arrays, imported at the first call: not every start needs it."""
+    from tpujob_checkpoint import orbax_files  # noqa: PLC0415
+
+    return orbax_files
+
+
 def path_of(directory: str) -> epath.Path:
     """A directory, wherever it lies."""
     if is_in_bucket(directory):

@@ -31,6 +31,7 @@ PROCESS_LOST: Final = "ProcessLost"
 USER_ERROR: Final = "UserError"
 HANG: Final = "Hang"
 CHECKPOINT_BAD: Final = "CheckpointBad"
+STORAGE_UNAVAILABLE: Final = "StorageUnavailable"
 PREEMPTED: Final = "Preempted"
 MAINTENANCE: Final = "Maintenance"
 STRAGGLER: Final = "Straggler"  # and of Degraded, while one is known

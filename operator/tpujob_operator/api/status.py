@@ -121,7 +121,7 @@ class Incident(Model):
 
     at: Timestamp = Field(description="When the fault was noticed.")
     cause: str = Field(
-        description="process, userError, hang, checkpoint, preemption, maintenance, node, "
+        description="process, userError, hang, checkpoint, storage, preemption, maintenance, node, "
         "coordinator or straggler."
     )
     rung: str | None = Field(default=None, description="Rung of the recovery ladder: R0 to R5.")

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tpujob_agent.protocol import BUDGET_OF_CAUSE, TAKEN_AWAY, Budget, Cause, EventKind
+from tpujob_agent.protocol import BUDGET_OF_CAUSE, NOT_COUNTED, TAKEN_AWAY, Budget, Cause, EventKind
 from tpujob_operator.core.observations import FactKind, Observation
 from tpujob_operator.core.stored import known_fields, known_word
 
@@ -17,7 +17,7 @@ NEWEST = 20
 MESSAGE_LIMIT = 600
 
 #: No sign that a job gets nowhere; nor may be what only its coordinator understands.
-_NO_SIGN = TAKEN_AWAY | {Cause.UNKNOWN}
+_NO_SIGN = NOT_COUNTED | {Cause.UNKNOWN}
 
 
 class Rung(enum.StrEnum):

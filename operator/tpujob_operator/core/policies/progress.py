@@ -17,6 +17,7 @@ REASON_OF_CAUSE = {
     Cause.USER_ERROR: reasons.USER_ERROR,
     Cause.HANG: reasons.HANG,
     Cause.CHECKPOINT: reasons.CHECKPOINT_BAD,
+    Cause.STORAGE: reasons.STORAGE_UNAVAILABLE,
     Cause.PREEMPTION: reasons.PREEMPTED,
     Cause.MAINTENANCE: reasons.MAINTENANCE,
     Cause.NODE: reasons.NODE_LOST,

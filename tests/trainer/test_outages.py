@@ -1,0 +1,189 @@
+"""Storage that is away, full or refused: nothing is put aside, and runs resume afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+
+from tests.trainer.mounts import needs_mount, on_process_1
+from tests.trainer.victims import Rig, small_files
+from tests.trainer.worlds import Launcher, small_config
+from tpujob_agent.protocol import ExitCode
+from tpujob_checkpoint import claims, orbax_files, reading
+from tpujob_checkpoint.errors import CheckpointUnavailableError
+
+# After a load that failed, Orbax leaves tasks of a closed event loop behind.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine .* was never awaited"
+)
+
+OLDER, NEWER = 4, 9
+BOTH = [str(OLDER), str(NEWER)]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    """Two checkpoints, saved on four devices."""
+    made = Rig(tmp_path, devices=4)
+    with closing(made.saver()) as saver:
+        for step in (OLDER, NEWER):
+            made.save(saver, step, local=False)
+    return made
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is away is asked for twice, at once."""
+    monkeypatch.setattr(reading, "PAUSES_S", (0.001,))
+
+
+def _steps(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir() if path.name != claims.FILE)
+
+
+@contextlib.contextmanager
+def _no_more_files() -> Iterator[None]:
+    """This process can open no file more (EMFILE)."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The lowest number that is free: the next file would get it.
+    lowest = os.open("/dev/null", os.O_RDONLY)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@contextlib.contextmanager
+def _as_nobody() -> Iterator[None]:
+    """All threads of this process are of a user who may not read the directory (EACCES)."""
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+_OUTAGES = [
+    pytest.param(_no_more_files, "EMFILE", id="EMFILE"),
+    pytest.param(
+        _as_nobody,
+        "EACCES",
+        id="EACCES",
+        marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"),
+    ),
+]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(("outage", "name"), _OUTAGES)
+def test_error_of_a_reader_is_no_damage(
+    rig: Rig, outage: type[contextlib.AbstractContextManager[None]], name: str
+) -> None:
+    """Neither in the listing nor in a step; both say which error it was."""
+    with closing(rig.saver()) as saver:
+        assert saver.restore(None).step == NEWER  # all programs are loaded now
+        with outage(), pytest.raises(CheckpointUnavailableError, match=name):
+            saver.restore(None)
+        with outage(), pytest.raises(CheckpointUnavailableError, match=f"step 9 .*{name}"):
+            saver._checkpoints.restore(NEWER)
+        assert _steps(rig.checkpoints) == BOTH
+        assert saver.restore(None).step == NEWER
+
+
+@pytest.mark.usefixtures("impatient")
+def test_lack_of_device_memory_is_no_damage(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mesh that the state does not fit: JAX's own RESOURCE_EXHAUSTED."""
+    load = orbax_files.load
+
+    def load_beside_much_else(*arguments: object) -> object:
+        jnp.zeros(1 << 50, jnp.uint8).block_until_ready()
+        return load(*arguments)  # type: ignore[arg-type] # as they came
+
+    with monkeypatch.context() as patch, closing(rig.saver()) as saver:
+        patch.setattr(orbax_files, "load", load_beside_much_else)
+        with pytest.raises(CheckpointUnavailableError, match=r"step 9 .*RESOURCE_EXHAUSTED"):
+            saver.restore(None)
+    assert _steps(rig.checkpoints) == BOTH
+    with closing(rig.saver()) as saver:
+        assert saver.restore(None).step == NEWER
+
+
+def test_save_that_finds_no_room_leaves_what_was_there(rig: Rig) -> None:
+    """It is an outage; the steps before are kept and restored."""
+    with closing(rig.saver()) as saver:
+        saver.restore(None)
+        with small_files(), pytest.raises(CheckpointUnavailableError, match="step 10 could not"):
+            rig.save(saver, 10, local=False)
+    with closing(rig.saver()) as saver:
+        assert saver.restore(None).step == NEWER
+    assert _steps(rig.checkpoints) == BOTH
+
+
+_FAULTS = [
+    # As of a stale cache or a bad disk: the file is short here, and every read of it fails.
+    pytest.param("mount --bind /proc/$$/mem {file}", "EIO: ", id="one file"),
+    # The volume is not mounted on this host: an empty directory in its place.
+    pytest.param("mount -t tmpfs none {directory}", "ENOENT: ", id="all files"),
+]
+
+
+@needs_mount
+@pytest.mark.parametrize(("fault", "why"), _FAULTS)
+def test_fault_of_one_host_costs_no_checkpoint(
+    rig: Rig, launcher: Launcher, fault: str, why: str
+) -> None:
+    """All wait for it, then end with the host's name; without the fault they resume there."""
+    file = rig.checkpoints / str(NEWER) / "state" / "manifest.ocdbt"
+    command = fault.format(file=file, directory=rig.checkpoints)
+    assert launcher.checkpoints == rig.checkpoints
+    world = launcher.start(small_config(), processes=2, devices=2, prefix=on_process_1(command))
+    codes = [trainer.wait() for trainer in world]
+    told = world[0].output()
+    assert codes[0] == ExitCode.STORAGE_UNAVAILABLE, told
+    assert codes[1] in {ExitCode.STORAGE_UNAVAILABLE, ExitCode.PEER_LOST}, world[1].output()
+    assert why in told, told
+    assert "process 1" in told
+    assert _steps(launcher.checkpoints) == BOTH
+    again = launcher.start(small_config(), processes=2, devices=2)
+    assert [trainer.wait() for trainer in again] == [ExitCode.DONE] * 2, again[0].output()
+    assert f"restored step {NEWER} " in again[0].output()
+
+
+def test_damage_that_everybody_sees_is_put_aside(rig: Rig, launcher: Launcher) -> None:
+    """The same file, short for all processes: proof."""
+    file = rig.checkpoints / str(NEWER) / "state" / "manifest.ocdbt"
+    os.truncate(file, file.stat().st_size // 2)
+    world = launcher.start(small_config(), processes=2, devices=2)
+    assert [trainer.wait() for trainer in world] == [ExitCode.DONE] * 2, world[0].output()
+    assert "checkpoint of step 9 is bad" in world[0].output()
+    assert f"restored step {OLDER} " in world[0].output()
+
+
+def test_damaged_snapshots_memory_is_not_needed(rig: Rig) -> None:
+    """Files that cannot be opened cost the start from memory, and no snapshot."""
+    with closing(rig.saver()) as saver:
+        saver.restore(None)
+        rig.save(saver, NEWER + 1, durable=False)
+        with _no_more_files():
+            assert saver._memory.restore(NEWER + 1) is None
+        restored = saver._memory.restore(NEWER + 1)
+        assert restored
+        assert rig.is_state_of(NEWER + 1, restored.state)
+
+
+def test_directory_of_a_fresh_run_may_be_empty(tmp_path: Path) -> None:
+    """Nothing to restore is no outage."""
+    made = Rig(tmp_path, devices=2)
+    with closing(made.saver()) as saver:
+        assert saver.restore(None).state is None
+    shutil.rmtree(made.checkpoints)
