@@ -148,6 +148,7 @@ class Rig:
             Env.POD_NAME: self.pod(slice_index, host),
             Env.POD_IP: "127.0.0.1",
             Env.NODE_NAME: f"node{slice_index}{host}",
+            "TPUJOB_THREAD_GUARD": "1",
             Env.RUN_DIR: str(self.run_dir(slice_index, host)),
             **(env or {}),
         }

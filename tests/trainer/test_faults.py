@@ -57,6 +57,10 @@ def test_proof_is_the_same_twice() -> None:
     ("error", "kind"),
     [
         (ValueError("DATA_LOSS: Error reading: CRC-32C checksum verification failed"), "damaged"),
+        (
+            ValueError('Error opening "zarr3" driver: Error decoding manifest: ZSTD'),
+            "damaged",
+        ),
         (ValueError("UNAVAILABLE: CURL error"), "unread"),
         (ValueError("DEADLINE_EXCEEDED: slow"), "unread"),
         (ValueError("PERMISSION_DENIED: no"), "unread"),

@@ -141,6 +141,7 @@ class Launcher:
             # One cache for all processes: its keys tell them apart.
             Env.CACHE_DIR: str(self._shared / "programs"),
             Env.TRAINER_CONFIG: json.dumps(config),
+            "TPUJOB_THREAD_GUARD": "1",
         }
 
     def _spawn(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import os
 import sys
 import traceback
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import jax
 
@@ -18,10 +20,23 @@ from tpujob_checkpoint import distributed
 from tpujob_checkpoint.checkpoint import require_writable
 from tpujob_checkpoint.distributed import World, say
 from tpujob_checkpoint.ending import exit_code
+from tpujob_checkpoint.origin import Origin
 from tpujob_checkpoint.programs import Programs, State
 from tpujob_checkpoint.saving import Saver
 from tpujob_checkpoint.schedule import SaveSchedule, noticing_sigterm
 from tpujob_checkpoint.settings import Settings
+
+
+def _why_not(key: str, before: dict[str, Any], step: int) -> str:
+    if before.get("key", key) == key:
+        return ""
+    return (
+        f"of step {step} was saved with key {before['key']!r}, and the program says {key!r}: give "
+        "the former key, or another checkpoint directory"
+    )
+
+
+_CHECKPOINTERS = itertools.count()
 
 
 class Checkpointer:
@@ -38,8 +53,9 @@ class Checkpointer:
                 checkpointer.after(step, state)
 
     As a context it ends the process where an error is one that the agent understands: a lost
-    peer (exit code 17), no good checkpoint (65), a newer world on the directory (75). Where there
-    are several processes, any other error ends this one at once too, with its trace and 1.
+    peer (exit code 17), no good checkpoint (65), storage that is away (74), a newer world on the
+    directory (75). Where there are several processes, any other error ends this one at once too,
+    with its trace and 1.
     """
 
     def __init__(self, settings: Settings, like: State, *, last: int, key: str = "") -> None:
@@ -51,7 +67,8 @@ class Checkpointer:
                 ``jax.distributed.initialize``, if there are several processes.
             last: the step with which the run ends; always saved.
             key: of all that must be equal for a state to be continued, besides shapes and
-                directory: the data, say. Snapshots of another key are not taken.
+                directory: the data, say. A snapshot of another key is not taken, and a checkpoint
+                of another key is refused.
 
         Raises:
             ValueError: a setting cannot be meant, an array of the state lies on no mesh, or is of a
@@ -61,12 +78,17 @@ class Checkpointer:
         settings.require_valid()
         require_writable(settings.directory)
         self._settings, self._last = settings, last
-        self._world = World(jax.process_index(), jax.process_count())
+        # All processes make their checkpointers in the same order.
+        scope = f"checkpointer-{next(_CHECKPOINTERS)}"
+        self._world = World(jax.process_index(), jax.process_count(), scope=scope)
         self._exit = contextlib.ExitStack()
         self._sigterm = self._exit.enter_context(noticing_sigterm())
         snapshots = os.environ.get(Env.SNAPSHOT_DIR, "")
         programs = Programs.of(like, key)
-        self._saver = Saver(settings, self._world, programs, last=last, snapshot_dir=snapshots)
+        origin = Origin({"key": key}, functools.partial(_why_not, key))
+        self._saver = Saver(
+            settings, self._world, programs, last=last, snapshot_dir=snapshots, origin=origin
+        )
         self._schedule: SaveSchedule | None = None
 
     def restore(self, otherwise: Callable[[], State]) -> tuple[int, State]:

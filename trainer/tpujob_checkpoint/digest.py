@@ -48,8 +48,7 @@ def make_shares(abstract: Any, mesh: Mesh) -> Callable[[Any], jax.Array]:
 
     A leaf's digest is the sum over all elements of ``mix32(bits ^ mix32(index))``: a
     changed element always changes the sum, because ``mix32`` is a bijection, and swapped
-    elements change it because the index is mixed in. Here is no collective, so that it runs
-    beside training steps in any order; ``total`` sums up.
+    elements change it because the index is mixed in. Here is no collective: ``total`` sums up.
     """
     leaves = jax.tree.leaves(abstract)
     specs = [leaf.sharding.spec for leaf in leaves]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -40,6 +41,7 @@ class World:
     num_processes: int = 1
     num_slices: int = 1
     coordinator: str = ""  # host:port, empty for a single process
+    scope: str = ""  # of what is agreed upon: users of one world must not meet each other's keys
 
     @property
     def is_leader(self) -> bool:
@@ -106,8 +108,20 @@ def join(world: World) -> None:
             heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT_S,
             shutdown_timeout_seconds=SHUTDOWN_TIMEOUT_S,
         )
+        _guard_threads()
     except jax.errors.JaxRuntimeError as error:
         raise PeerLostError(f"the world did not come together: {error}") from error
+
+
+#: Set in tests: a program over several processes that is not launched by the loop's thread is an
+#: error. On CPU nothing else would show it; TPUs halt when hosts launch in different orders.
+GUARD_VARIABLE = "TPUJOB_THREAD_GUARD"
+_guard = contextlib.ExitStack()
+
+
+def _guard_threads() -> None:
+    if os.environ.get(GUARD_VARIABLE):
+        _guard.enter_context(jax.thread_guard(True))
 
 
 def agree(world: World, key: str, value: Any, *, timeout_s: float = AGREE_TIMEOUT_S) -> list[Any]:
@@ -124,6 +138,7 @@ def agree(world: World, key: str, value: Any, *, timeout_s: float = AGREE_TIMEOU
     """
     if world.num_processes == 1:
         return [value]
+    key = _scoped(world, key)
     _put(f"{key}/{world.process_id}", value)
     if world.is_leader:
         deadline = time.monotonic() + timeout_s
@@ -139,10 +154,15 @@ def told_by_leader(world: World, key: str, value: Any) -> Any:
     """The leader's value; the others' are ignored. Cheaper than ``agree``."""
     if world.num_processes == 1:
         return value
+    key = _scoped(world, key)
     if world.is_leader:
         _put(key, value)
         return value
     return _get(key, AGREE_TIMEOUT_S)
+
+
+def _scoped(world: World, key: str) -> str:
+    return f"{world.scope}/{key}" if world.scope else key
 
 
 class Bulletin:
@@ -152,7 +172,8 @@ class Bulletin:
     _KEPT = 4
 
     def __init__(self, world: World, name: str) -> None:
-        self._world, self._name = world, name
+        self._world, self._plain_name = world, name
+        self._name = _scoped(world, name)
         self._steps: list[int] = []
         self._is_raised = False
         self._mine: Any = None
@@ -163,7 +184,7 @@ class Bulletin:
         Raises:
             PeerLostError: the leader does not answer.
         """
-        value = told_by_leader(self._world, f"{self._name}/{step}", value)
+        value = told_by_leader(self._world, f"{self._plain_name}/{step}", value)
         self._steps.append(step)
         if len(self._steps) > self._KEPT:
             old = self._steps.pop(0)

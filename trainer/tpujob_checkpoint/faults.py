@@ -1,7 +1,7 @@
 """Whether a step that cannot be restored is damaged, or only out of reach: pure.
 
 A step is put aside on proof only. Proof is what lies in the storage for everybody to see: a file
-that is missing, short or changed; bytes that fail TensorStore's own checksum; arrays that fail
+that is missing, short or changed; bytes that TensorStore cannot decode; arrays that fail
 ours. Whatever else happens to a reader (a stale mount, a permission, no memory left) says nothing
 about the step.
 """
@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import enum
 import errno
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from tpujob_checkpoint.errors import CheckpointUnusableError
 
-#: TensorStore's status for bytes that it has read and whose checksum is wrong.
-_DATA_LOSS = "DATA_LOSS"
+#: What TensorStore says of bytes that it has read and that are not what was written. Some of these
+#: errors have no status.
+_WRONG_BYTES = re.compile(r"^DATA_LOSS: |: Error decoding ")
 #: Reasons in a message; each of thousands of hosts may have one.
 _SHOWN = 5
 
@@ -99,8 +101,10 @@ def finding_of_load(error: Exception, where: str) -> Finding:
         error: whatever the libraries raise.
         where: this host and process, for people.
     """
-    if isinstance(error, ValueError) and str(error).startswith(_DATA_LOSS):
-        return Finding(Kind.DAMAGED, f"an array's checksum is wrong ({brief(error)})", _DATA_LOSS)
+    if isinstance(error, ValueError) and (found := _WRONG_BYTES.search(str(error))):
+        why = str(error)[found.start() :].partition(" [")[0]
+        text = f"an array's bytes are wrong ({why[:100]} … {why[-200:]})"
+        return Finding(Kind.DAMAGED, text, "wrong bytes")
     return Finding(Kind.UNREAD, f"{brief(error)} {where}")
 
 

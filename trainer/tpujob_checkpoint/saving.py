@@ -1,8 +1,8 @@
 """Both tiers together: takes snapshots of the state, has them written, restores the newest.
 
-The loop pays for a copy on the devices and nothing else: digests, transfers and files are
-the business of threads. None of their work is a collective on the devices, whose order
-among the processes only the loop can keep.
+The loop launches the copy and the digests on the devices and waits for neither; transfers and
+files are the business of threads. Threads launch no program: programs over devices of several
+processes must begin in the same order on each of them, which only the loop can keep.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import jax
 
 import tpujob
 from tpujob_checkpoint.checkpoint import Checkpoints
-from tpujob_checkpoint.distributed import Bulletin, World, say, told_by_leader
+from tpujob_checkpoint.distributed import Bulletin, World, say
 from tpujob_checkpoint.memory import MemoryTier
 from tpujob_checkpoint.origin import Origin
 from tpujob_checkpoint.programs import Programs, State, bytes_per_device
@@ -52,7 +52,7 @@ class _Taken:
 
     step: int
     state: State
-    shares: Future[jax.Array]
+    shares: jax.Array
     started: float  # by the performance counter
     blocked_s: float  # the loop was held up for so long
 
@@ -101,7 +101,7 @@ class Saver:
             origin=origin,
         )
         # Loaded in a thread: a start does not wait for what the first save needs.
-        self._thread = ThreadPoolExecutor(1, "digest")
+        self._thread = ThreadPoolExecutor(1, "programs")
         self._copy = self._thread.submit(programs.copy)
         self._shares = self._thread.submit(programs.shares)
         # Not needed before a restart, which then has nothing to compile.
@@ -114,6 +114,7 @@ class Saver:
         self._writers = ThreadPoolExecutor(2, "writer")  # one for each tier
         self._durable, self._local = _settled(None), _settled(None)
         self._written = Bulletin(world, "written")  # everybody's newest snapshot
+        self._left_out = Bulletin(world, "left-out")
         self._last_local = 0
         self._show_written(Written())
 
@@ -147,10 +148,11 @@ class Saver:
         """Nobody trains on to the next save in vain.
 
         Raises:
-            Exception: whatever went wrong with the last durable save.
+            Exception: whatever went wrong with the last save.
         """
-        if self._durable.done():
-            self._durable.result()
+        for newest in (self._durable, self._local):
+            if newest.done():
+                newest.result()
 
     def prepare(self) -> None:
         """Begin to import what the first save needs: the first step did not wait for it."""
@@ -195,40 +197,49 @@ class Saver:
     def _is_left_out(self, step: int, due: Due) -> bool:
         """Whether the leader is still writing the checkpoint before, and nobody is to wait for it.
 
-        A bucket's service may be away for minutes. A disk that is slow is waited for.
+        Only for the last one, or before it leaves, the loop stands still.
         """
-        if not self._checkpoints.is_in_bucket or due.leave or step == self._last:
+        if due.leave or step == self._last:
             return False
-        is_busy = bool(told_by_leader(self._world, f"left-out/{step}", not self._durable.done()))
+        is_busy = bool(self._left_out.told(step, not self._durable.done()))
         if is_busy:
-            say(self._world, f"no checkpoint of step {step}: the one before is still being written")
+            say(
+                self._world,
+                f"no checkpoint of step {step}: the one before is still being written; the "
+                "interval is shorter than a save takes",
+            )
         return is_busy
 
     def _await_previous(self) -> None:
         if not self._durable.done():
-            say(self._world, "the save before is still being written: checkpoint.interval is short")
+            with tpujob.waiting_for_save():
+                self._durable.result()
         self._durable.result()
 
-    def _snapshot(self, state: State) -> tuple[State, Future[jax.Array]]:
+    def _snapshot(self, state: State) -> tuple[State, jax.Array]:
+        """A copy of the state and its digests; all processes launch the same programs here."""
+        shares = self._shares.result()(state)
         if self._room is None:
             stats = jax.local_devices()[0].memory_stats()
             self._room = room(stats, bytes_per_device(self._programs.state))
+        if self._room == math.inf:
+            return self._copy.result()(state), shares
+        # How much room there is differs among hosts: these copies are no programs.
         self._copies = [leaf for leaf in self._copies if leaf() is not None]
         if len(self._copies) < self._room:
-            copied = self._copy.result()(state)
+            shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+            copied = jax.device_put(state, shardings, may_alias=False)
             self._copies.append(weakref.ref(jax.tree.leaves(copied)[0]))
-            return copied, self._thread.submit(self._shares.result(), copied)
-        shares = _settled(self._shares.result()(state))
+            return copied, shares
         # Into pinned memory of the host, which the runtime keeps for the next time.
-        pinned = jax.tree.map(lambda x: x.sharding.with_memory_kind("pinned_host"), state)
+        pinned = jax.tree.map(lambda leaf: leaf.sharding.with_memory_kind("pinned_host"), state)
         return jax.device_put(state, pinned), shares
 
     def _write_durable(self, taken: _Taken) -> None:
-        shares = taken.shares.result()
-        self._checkpoints.write(taken.step, taken.hand_over, shares, taken.tell_durable)
+        self._checkpoints.write(taken.step, taken.hand_over, taken.shares, taken.tell_durable)
 
     def _write_local(self, taken: _Taken) -> None:
-        cpu_s = self._memory.write(taken.step, taken.state, taken.shares.result())
+        cpu_s = self._memory.write(taken.step, taken.state, taken.shares)
         took_s = time.perf_counter() - taken.started
         self._show_written(Written(taken.step, took_s, cpu_s / len(os.sched_getaffinity(0))))
 
@@ -247,8 +258,9 @@ class Saver:
         Raises:
             Exception: whatever went wrong with the last durable save.
         """
-        self._local.result()
-        self._durable.result()
+        with tpujob.waiting_for_save():
+            self._local.result()
+            self._durable.result()
 
     def close(self) -> None:
         """End the threads, and let another process have the snapshots."""

@@ -27,9 +27,11 @@ from tpujob_data.pack import Recipe, Say, ensure_pack, folder_of
 from tpujob_data.rows import Ints, Rows
 from tpujob_data.sources import STDLIB
 from tpujob_trainer.config import TrainerConfig
+from tpujob_trainer.continuation import Start
 
 #: Batches made ahead of the step that takes them.
 PREFETCH = 2
+_FROM_THE_FIRST = Start()
 #: Steps whose buckets are drawn at once, in some 30 ms.
 _MAX_CYCLE = 4096
 #: Reads exactly the rows asked for, in the calling thread: 2.5 times as fast as the default.
@@ -74,7 +76,18 @@ class Batches:
     rows of the longest. Buckets come in random order, each as often as its share of rows says.
     """
 
-    def __init__(self, manifest: Manifest, *, seed: int, global_batch: int) -> None:
+    def __init__(
+        self, manifest: Manifest, *, seed: int, global_batch: int, start: Start = _FROM_THE_FIRST
+    ) -> None:
+        """Look at the pack; nothing is read yet.
+
+        Args:
+            manifest: of the pack.
+            seed: of the order.
+            global_batch: rows of a step.
+            start: where to count from; with rows of one length only.
+        """
+        self._start = start
         self._seed = seed
         self._streams = {b.length: _Stream(manifest, b, seed) for b in manifest.buckets}
         longest = max(manifest.lengths)
@@ -91,12 +104,12 @@ class Batches:
 
     def place(self, step: int) -> Place:
         """Which rows ``step`` trains on; steps count from 1."""
-        cycle, at = divmod(step - 1, sum(self._shares.values()))
         if len(self._shares) == 1:
-            length, before = next(iter(self._shares)), at
-        else:
-            order, rank = _order(self._seed, cycle, tuple(self._shares.items()))
-            length, before = order[at], rank[at]
+            length, count = next(iter(self._counts.items()))
+            return Place(length, self._start.first_row(step, count), count)
+        cycle, at = divmod(step - 1, sum(self._shares.values()))
+        order, rank = _order(self._seed, cycle, tuple(self._shares.items()))
+        length, before = order[at], rank[at]
         count = self._counts[length]
         return Place(length, (cycle * self._shares[length] + before) * count, count)
 

@@ -22,6 +22,7 @@ from tpujob_data import DataError
 from tpujob_data.manifest import Manifest
 from tpujob_trainer import flops, telemetry, topology
 from tpujob_trainer.config import TrainerConfig
+from tpujob_trainer.continuation import Start, origin_of, start_of
 from tpujob_trainer.executables import Compiled
 from tpujob_trainer.loader import Batches, Feed, Prefetcher, prepare
 from tpujob_trainer.probe import Probe, stride
@@ -55,7 +56,8 @@ def train(config: TrainerConfig, world: World) -> ExitCode:
     Raises:
         ShardingError: sizes and devices do not fit together.
         DataError: there is no text to train on.
-        CheckpointUnusableError: checkpoints cannot be written or are of another model.
+        CheckpointUnusableError: checkpoints cannot be written, or are of another model or data.
+        CheckpointUnavailableError: the storage does not answer, or has no room.
         CheckpointBadError: checkpoints exist, and none is good.
         SupersededError: a newer world has begun on the checkpoints.
         SharedDirectoryError: another job has.
@@ -72,17 +74,23 @@ def train(config: TrainerConfig, world: World) -> ExitCode:
     own = os.environ.get(Env.CACHE_DIR, "")
     programs = Programs(config, mesh, own, config.checkpoint.programs)
     clock.enter(Phase.RESTORE)
+    origin = origin_of(config, manifest)
     saver = Saver(
         config.checkpoint,
         world,
         programs.of_state,
         last=config.steps,
         snapshot_dir=os.environ.get(Env.SNAPSHOT_DIR, ""),
+        origin=origin,
     )
     restored = saver.restore(tpujob.step_ceiling())
     tpujob.restored(restored.step)
+    start = start_of(restored.origin, restored.step, config.global_batch)
+    if start.step == restored.step > 0:
+        say(world, f"globalBatch is now {config.global_batch}: rows go on at row {start.row}")
+    origin.now["start"] = list(start)
     run = Run(config, world, mesh, programs, saver, clock, recompiles)
-    is_done = _train_from(run, restored, manifest)
+    is_done = _train_from(run, restored, manifest, start)
     distributed.leave(world)
     return ExitCode.DONE if is_done else ExitCode.PREEMPTED
 
@@ -113,10 +121,10 @@ def _data(config: TrainerConfig, world: World) -> Manifest:
     return manifest
 
 
-def _train_from(run: Run, restored: Restored, manifest: Manifest) -> bool:
+def _train_from(run: Run, restored: Restored, manifest: Manifest, start: Start) -> bool:
     config, clock, world = run.config, run.clock, run.world
     steps = range(restored.step + 1, config.steps + 1)
-    batches = Batches(manifest, seed=config.seed, global_batch=config.global_batch)
+    batches = Batches(manifest, seed=config.seed, global_batch=config.global_batch, start=start)
     feed = Feed(batches, {length: run.programs.rows_of(length) for length in batches.lengths})
     prefetcher = Prefetcher(feed, steps)
     clock.enter(Phase.COMPILE)
