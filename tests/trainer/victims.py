@@ -36,14 +36,16 @@ from tpujob_trainer.programs import Programs
 class Rig:
     """A saver of one process on a few devices, and a state for every step."""
 
-    def __init__(self, directory: Path, devices: int = 2, checkpoints: str = "") -> None:
+    def __init__(
+        self, directory: Path, devices: int = 2, checkpoints: str = "", **changes: Any
+    ) -> None:
         self.directory = directory
-        self.config = self._config(checkpoints or str(self.checkpoints))
+        self.config = self._config(checkpoints or str(self.checkpoints), changes)
         self.mesh = topology.mesh_of(self.config, jax.devices()[:devices], 1)
         self.programs = Programs(self.config, self.mesh, str(directory / "programs"))
 
-    def _config(self, directory: str) -> TrainerConfig:
-        return configs.load(small_config(checkpoint={"directory": directory}))
+    def _config(self, directory: str, changes: dict[str, Any]) -> TrainerConfig:
+        return configs.load(small_config(checkpoint={"directory": directory}, **changes))
 
     @property
     def checkpoints(self) -> Path:
