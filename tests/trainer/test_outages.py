@@ -131,7 +131,7 @@ def test_save_that_finds_no_room_leaves_what_was_there(rig: Rig) -> None:
 
 _FAULTS = [
     # As of a stale cache or a bad disk: the file is short here, and every read of it fails.
-    pytest.param("mount --bind /proc/$$/mem {file}", "EIO: ", id="one file"),
+    pytest.param("mount --bind /proc/$$/mem {file}", "manifest.ocdbt", id="one file"),
     # The volume is not mounted on this host: an empty directory in its place.
     pytest.param("mount -t tmpfs none {directory}", "ENOENT: ", id="all files"),
 ]
