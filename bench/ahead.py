@@ -39,6 +39,7 @@ def _start(kube: Kube, manifest: dict[str, Any], run_id: str, is_ahead: bool) ->
     """Seconds of the parts of a first start, of a job that waits for its hosts at first."""
     made = with_own_checkpoints(manifest, run_id)
     made["spec"]["preflight"] = "Compile" if is_ahead else "None"
+    made["spec"]["trainer"]["config"]["checkpoint"] = {"keepPrograms": True}
     name = made["metadata"]["name"]
     _open_hosts(kube, is_open=False)
     kube.create_job(made)

@@ -15,12 +15,13 @@ from tpujob_operator.core.kinds import JOB, JOB_SET
 
 NAME = "j-programs"
 IN_BUCKET = {"directory": "gs://bucket/j"}
-ON_CPUS = {"config": {}, "env": [{"name": "JAX_PLATFORMS", "value": "cpu"}]}
+KEPT = {"config": {"checkpoint": {"keepPrograms": True}}}
+ON_CPUS = {**KEPT, "env": [{"name": "JAX_PLATFORMS", "value": "cpu"}]}
 
 
 def answered(verdict: Verdict = FITS, **spec: Any) -> World:
     """A job whose preflight has said so."""
-    obj = job_object(**{"preflight": "Compile", "checkpoint": IN_BUCKET, **spec})
+    obj = job_object(**{"preflight": "Compile", "checkpoint": IN_BUCKET, "trainer": KEPT, **spec})
     world = World(obj=obj, answer=verdict)
     world.settle()
     return world
@@ -42,7 +43,7 @@ def end_ahead(world: World, kind: str) -> None:
 
 def test_it_is_compiled_while_the_job_waits() -> None:
     """In its queue here: the answer comes first, and lets the job queue at once."""
-    world = World(obj=job_object(preflight="Compile", checkpoint=IN_BUCKET, queue="research"))
+    world = World(obj=job_object(preflight="Compile", checkpoint=IN_BUCKET, trainer=KEPT, queue="research"))
     world.settle()
     assert NAME not in world.objects[JOB]
     world.answer = FITS
@@ -59,6 +60,7 @@ def test_it_is_compiled_while_the_job_waits() -> None:
         (DOES_NOT_FIT, {}, False),
         (UNABLE, {}, False),  # for the want of a compiler
         (UNABLE, {"trainer": ON_CPUS}, True),  # which CPUs have
+        (FITS, {"trainer": {"config": {}}}, False),  # nobody has asked for it
         (FITS, {"trainer": {"config": {"checkpoint": {"keepPrograms": False}}}}, False),
         (FITS, {"checkpoint": {"directory": "/on/no/volume"}}, False),
         (FITS, {"preflight": "None"}, False),
@@ -97,7 +99,7 @@ def test_nothing_of_it_is_told_or_tried_again() -> None:
 def test_an_operator_that_dies_just_then_starts_the_job() -> None:
     """Once the answer is written nothing but the job itself is owed."""
     world = answered(Verdict(FITS.answer, ""))
-    crashed = World(obj=job_object(preflight="Compile", checkpoint=IN_BUCKET))
+    crashed = World(obj=job_object(preflight="Compile", checkpoint=IN_BUCKET, trainer=KEPT))
     crashed.settle()
     crashed.answer = FITS
     crashed.controllers()

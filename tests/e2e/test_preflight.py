@@ -25,6 +25,7 @@ def bundled(jobs: Jobs) -> dict[str, Any]:
                 "sequenceLength": 64,
                 "steps": 3,
                 "data": {"source": "stdlib", "directory": f"{folder}/data"},
+                "checkpoint": {"keepPrograms": True},
             },
             "env": [
                 {"name": "JAX_PLATFORMS", "value": "cpu"},

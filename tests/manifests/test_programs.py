@@ -24,6 +24,21 @@ CLAIM = {"name": "all", "persistentVolumeClaim": {"claimName": "all"}}
 OTHER = {"name": "other", "persistentVolumeClaim": {"claimName": "other"}}
 
 
+@pytest.fixture
+def example(example: MakeJob) -> MakeJob:
+    """Jobs of examples/ that have asked for compiled programs beside their checkpoints."""
+
+    def read(name: str, **changes: Any) -> TPUTrainingJob:
+        job = example(name, **changes)
+        assert job.spec.trainer
+        config = dict(job.spec.trainer.config or {})
+        config["checkpoint"] = {**config.get("checkpoint", {}), "keepPrograms": True}
+        trainer = job.spec.trainer.model_copy(update={"config": config})
+        return job.model_copy(update={"spec": job.spec.model_copy(update={"trainer": trainer})})
+
+    return read
+
+
 def test_golden(example: MakeJob, options: ManifestOptions) -> None:
     """The Job is the one that was reviewed (UPDATE_GOLDEN=1 writes it)."""
     made = programs.build(example("llama3-8b", preflight="Compile"), options)
@@ -55,7 +70,9 @@ def test_a_world_of_cpus_is_compiled_by_as_many_processes(
     assert {one["JAX_PLATFORMS"] for one in seen} == {"cpu"}
     [out] = {one["command"][-1] for one in containers}
     assert "--accelerator" not in str(containers)
-    looked_for = configs.CheckpointConfig("/shared/checkpoints").programs
+    looked_for = configs.CheckpointConfig(
+        "/shared/checkpoints", keep_programs=True
+    ).programs
     assert out == f"--out={looked_for}" == "--out=/shared/checkpoints/programs"
 
 

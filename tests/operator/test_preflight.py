@@ -14,6 +14,12 @@ pytestmark = pytest.mark.control_plane
 
 NAME = "j-preflight"
 
+#: A job that has asked for compiled programs beside its checkpoints.
+KEPT = {
+    "trainer": {"config": {"checkpoint": {"keepPrograms": True}}},
+    "checkpoint": {"directory": "gs://bucket/j"},
+}
+
 
 def say(jobs: Jobs, verdict: Verdict, code: int) -> None:
     """Run the preflight's only pod as a kubelet would, to this end."""
@@ -61,7 +67,7 @@ def test_what_compiles_ahead_may_be_refused(jobs: Jobs) -> None:
     spec = {"suspend": True, "template": {"spec": pod}}
     namesake = {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
     jobs.api.request("POST", JOB.path(jobs.namespace), namesake)
-    jobs.create("j", preflight="Compile", checkpoint={"directory": "gs://bucket/j"})
+    jobs.create("j", preflight="Compile", **KEPT)
     say(jobs, Verdict(Answer.FITS, "fits: 9.50 of 15.75 GiB per chip"), 0)
     jobs.wait(JOB_SET, "j-1")
     jobs.wait_condition("j", "Admitted")
@@ -70,7 +76,7 @@ def test_what_compiles_ahead_may_be_refused(jobs: Jobs) -> None:
 
 def test_programs_are_compiled_ahead(jobs: Jobs) -> None:
     """By a Job beside the attempt, whose pods are none of the attempt's."""
-    jobs.create("j", preflight="Compile", checkpoint={"directory": "gs://bucket/j"})
+    jobs.create("j", preflight="Compile", **KEPT)
     say(jobs, Verdict(Answer.FITS, "fits: 9.50 of 15.75 GiB per chip"), 0)
     jobs.wait(JOB, "j-programs")
     jobs.wait(JOB_SET, "j-1")

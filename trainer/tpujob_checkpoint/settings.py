@@ -52,8 +52,8 @@ class Settings:
         """
         if not is_interval(self.interval):
             raise ValueError(f"interval {self.interval!r} is none of steps:N, seconds:S and auto")
-        if not (isinstance(self.keep, int) and self.keep >= 1):
-            raise ValueError(f"keep {self.keep!r} is no whole number from 1 on")
+        if not (isinstance(self.keep, int) and self.keep >= 2):
+            raise ValueError(f"keep {self.keep!r} is no whole number from 2 on")
         if not self.snapshot_s >= 0:
             raise ValueError(f"snapshot_s {self.snapshot_s!r} is below 0")
 

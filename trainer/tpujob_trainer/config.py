@@ -54,13 +54,16 @@ class CheckpointConfig(Settings):
 
     directory: str = setting("")
     interval: str = setting("auto")  # steps:N | seconds:S | auto
-    keep: int = setting(3, at_least=1)
+    keep: int = setting(3, at_least=2)
     snapshot_s: float = setting(2.0, at_least=0.0, key="snapshotSeconds")  # in memory; 0: none
-    keep_programs: bool = setting(True, key="keepPrograms")  # compiled ones, beside them
+    keep_programs: bool = setting(default=False, key="keepPrograms")  # compiled, beside them
 
     @property
     def programs(self) -> str:
-        """Where compiled programs are kept for pods to come; empty: nowhere."""
+        """Where compiled programs are kept for pods to come; empty: nowhere.
+
+        Only if asked for: they are code, and shared storage proves nothing about who wrote it.
+        """
         if not self.keep_programs or not self.directory:
             return ""
         return programs_of(self.directory)

@@ -70,5 +70,5 @@ class Checkpoint(Model):
         json_schema_extra=EMPTY,
     )
     keep: int = Field(
-        default=3, ge=1, le=1000, description="How many checkpoints are kept." + NEXT_ATTEMPT
+        default=3, ge=2, le=1000, description="How many checkpoints are kept." + NEXT_ATTEMPT
     )

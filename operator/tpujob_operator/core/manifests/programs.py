@@ -47,7 +47,7 @@ def _processes(job: TPUTrainingJob) -> int:
 
 def _keeps(config: Mapping[str, Any]) -> bool:
     checkpoint = config.get("checkpoint")
-    return not isinstance(checkpoint, Mapping) or checkpoint.get("keepPrograms") is not False
+    return isinstance(checkpoint, Mapping) and checkpoint.get("keepPrograms") is True
 
 
 def _storage(job: TPUTrainingJob, directory: str) -> dict[str, dict[str, Any]] | None:
