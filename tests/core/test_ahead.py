@@ -43,7 +43,9 @@ def end_ahead(world: World, kind: str) -> None:
 
 def test_it_is_compiled_while_the_job_waits() -> None:
     """In its queue here: the answer comes first, and lets the job queue at once."""
-    world = World(obj=job_object(preflight="Compile", checkpoint=IN_BUCKET, trainer=KEPT, queue="research"))
+    world = World(
+        obj=job_object(preflight="Compile", checkpoint=IN_BUCKET, trainer=KEPT, queue="research")
+    )
     world.settle()
     assert NAME not in world.objects[JOB]
     world.answer = FITS

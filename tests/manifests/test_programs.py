@@ -70,9 +70,7 @@ def test_a_world_of_cpus_is_compiled_by_as_many_processes(
     assert {one["JAX_PLATFORMS"] for one in seen} == {"cpu"}
     [out] = {one["command"][-1] for one in containers}
     assert "--accelerator" not in str(containers)
-    looked_for = configs.CheckpointConfig(
-        "/shared/checkpoints", keep_programs=True
-    ).programs
+    looked_for = configs.CheckpointConfig("/shared/checkpoints", keep_programs=True).programs
     assert out == f"--out={looked_for}" == "--out=/shared/checkpoints/programs"
 
 

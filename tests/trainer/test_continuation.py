@@ -16,7 +16,7 @@ from tpujob_data import pack
 from tpujob_data.manifest import Manifest
 from tpujob_data.pack import Recipe
 from tpujob_trainer import config as configs
-from tpujob_trainer.continuation import Start, origin_of, start_of
+from tpujob_trainer.continuation import origin_of, start_of
 from tpujob_trainer.loader import Batches
 
 

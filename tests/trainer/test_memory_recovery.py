@@ -89,13 +89,16 @@ def test_resume_traces_and_compiles_nothing(launcher: Launcher, tmp_path: Path) 
 
     def resumed() -> str:
         """What the leader of another start says, after it was looked at for traces."""
-        world = launcher.start(CONFIG, processes=2, devices=2, env=env, snapshots=memory)
+        kept = CONFIG | {"checkpoint": {**CONFIG["checkpoint"], "keepPrograms": True}}
+        world = launcher.start(kept, processes=2, devices=2, env=env, snapshots=memory)
         wait_until(lambda: bool(world[0].losses()), "the first step")
         _killed(world)
         assert [_traced(trainer) - _NO_PROGRAMS for trainer in world] == [set(), set()]
         return world[0].output()
 
-    saving = small_config(steps=100_000, checkpoint={"interval": "steps:5", "keep": 1000})
+    saving = small_config(
+        steps=100_000, checkpoint={"interval": "steps:5", "keep": 1000, "keepPrograms": True}
+    )
     world = launcher.start(saving, processes=2, devices=2, env=env, snapshots=memory)
     for folder in (programs, launcher.checkpoints / "programs"):
         wait_until(lambda: len(list(folder.glob("digest-*.bin"))) == 2, "the last program of each")  # noqa: B023 - called at once

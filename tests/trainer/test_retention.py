@@ -95,7 +95,10 @@ def test_another_models_job_ends_nobodys_run(tmp_path: Path) -> None:
         rig.save(mine, 4, local=False)
         claim = (rig.checkpoints / FILE).read_bytes()
         other = Rig(tmp_path / "other", checkpoints=str(rig.checkpoints), model={"dModel": 64})
-        with closing(other.saver()) as theirs, pytest.raises(CheckpointUnusableError, match="sizes"):
+        with (
+            closing(other.saver()) as theirs,
+            pytest.raises(CheckpointUnusableError, match="sizes"),
+        ):
             theirs.restore(None)
         assert (rig.checkpoints / FILE).read_bytes() == claim
         rig.save(mine, 9, local=False)
