@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.core.checks import DOES_NOT_FIT, FITS
 from tests.core.histories import event, loss, start
 from tests.core.stories import told
-from tests.core.world import START_MS, World, job_object
+from tests.core.world import START_MS, Failure, World, job_object
 from tests.specs import OWN_PROGRAM
 from tpujob_agent.notices import Notice
 from tpujob_agent.protocol import Cause, EventKind
@@ -158,12 +158,21 @@ HAPPENINGS: tuple[Happening, ...] = (
 )
 #: Pods are made anew of the one; the other is checked and compiled ahead.
 PROGRAMS = st.sampled_from([OWN_PROGRAM, {"checkpoint": {"directory": "gs://bucket/j"}}])
-#: What happens, how long it takes, and after which write of its pass the operator crashes.
-STORIES = st.lists(
+FAILURES = st.builds(
+    Failure,
+    nth=st.integers(0, 4),
+    code=st.sampled_from([0, 403, 404, 409, 410, 422, 429, 500, 503, 504]),
+    is_done=st.booleans(),
+)
+#: What becomes of a pass: all is well, it crashes after so many writes, or one of them fails.
+Trouble = int | Failure | None
+#: What happens, how long it takes, and what trouble the operator's pass has.
+Story = list[tuple[Happening, int, Trouble]]
+STORIES: st.SearchStrategy[Story] = st.lists(
     st.tuples(
         st.sampled_from(HAPPENINGS),
         st.integers(0, 700_000),
-        st.one_of(st.none(), st.none(), st.integers(0, 4)),
+        st.one_of(st.none(), st.none(), st.integers(0, 4), FAILURES),
     ),
     max_size=25,
 )
@@ -178,12 +187,15 @@ def _check(world: World) -> None:
         assert round(total, 3) == round(goodput["wallSeconds"], 3)
 
 
-def _play(world: World, story: list[tuple[Happening, int, int | None]]) -> None:
-    for happening, passed_ms, crash_after in story:
+def _play(world: World, story: Story) -> None:
+    for happening, passed_ms, trouble in story:
         happening(world)
         world.now_ms += passed_ms
         ended = {world.status.get("state")} & {"Succeeded", "Failed"}
-        world.step(crash_after)
+        if isinstance(trouble, Failure):
+            world.step(failure=trouble)
+        else:
+            world.step(crash_after=trouble)
         _check(world)
         if ended:
             assert {world.status["state"]} == ended
@@ -198,9 +210,7 @@ def _let_rest(world: World) -> None:
 
 @settings(max_examples=200)
 @given(PROGRAMS, STORIES)
-def test_every_story_comes_to_rest(
-    program: dict[str, Any], story: list[tuple[Happening, int, int | None]]
-) -> None:
+def test_every_story_comes_to_rest(program: dict[str, Any], story: Story) -> None:
     """After any story the second plan is empty, and all invariants held on the way."""
     world = World(obj=job_object(**program))
     _play(world, story)
@@ -214,7 +224,7 @@ def test_every_story_comes_to_rest(
 @settings(max_examples=100)
 @given(PROGRAMS, STORIES, st.integers(0, 10))
 def test_operator_restart_changes_no_decision(
-    program: dict[str, Any], story: list[tuple[Happening, int, int | None]], cut: int
+    program: dict[str, Any], story: Story, cut: int
 ) -> None:
     """An operator that starts anew at rest plans nothing but the repair of what it cannot see."""
     world = World(obj=job_object(**program))

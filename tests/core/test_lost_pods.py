@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.core.making import Object
 from tests.core.stories import settled
-from tests.core.world import Object, World
+from tests.core.world import World
 from tpujob_operator.api.base import rfc3339
 from tpujob_operator.core.kinds import JOB, JOB_SET, POD
 from tpujob_operator.core.projection import pod_view

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.core.world import START_MS, Object, World, job_object
+from tests.core.making import Object
+from tests.core.world import START_MS, World, job_object
 from tests.specs import OWN_PROGRAM
 from tpujob_agent.notices import Notice
 from tpujob_agent.protocol import Cause

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tests.core.checks import end_preflights
+from tests.core.making import Object, make_job, make_pod, merge, owner_of
 from tests.specs import TWO_SLICES
 from tpujob_agent.preflight import Verdict
 from tpujob_operator.api.base import parse_rfc3339, rfc3339
@@ -34,7 +34,6 @@ from tpujob_operator.shell.executor import difference
 
 START_MS = 1_790_000_000_000
 OPTIONS = ManifestOptions("a key for tests only", "operator:1", "trainer:1")
-Object = dict[str, Any]
 #: Longer delays are no back-offs, but the repair of what is not watched.
 LONGEST_BACKOFF_S = 300
 _WRITTEN_LATER_MS = 1_000  # a Job's start: when its pods are there, in whole seconds
@@ -54,6 +53,20 @@ def job_object(name: str = "j", **spec: Any) -> Object:
         },
         "spec": {**TWO_SLICES, **spec},
     }
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """A write of a pass fails, or has happened although the answer says that it failed."""
+
+    nth: int  # 0: the first write of the pass
+    code: int  # 0: there is no answer
+    is_done: bool
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """What the operator tells of it when it looks again."""
+        return ("it is refused",) if self.code in (403, 409, 422) else ()
 
 
 @dataclasses.dataclass
@@ -120,8 +133,8 @@ class World:
             applied_ms=self.applied_ms,
         )
 
-    def step(self, crash_after: int | None = None) -> Plan:
-        """One pass of the operator; it may crash after so many of its writes.
+    def step(self, crash_after: int | None = None, failure: Failure | None = None) -> Plan:
+        """One pass of the operator; it may crash after so many of its writes, or one may fail.
 
         What a coordinator has told is folded before; after a crash it is told again.
         """
@@ -131,14 +144,22 @@ class World:
         if plan.status is not None:
             if crash_after == writes:
                 return self._crash(plan)
-            patch = difference(self.status, plan.status)
-            self.obj = {**self.obj, "status": merge(self.status, patch)}
-            self.status_written_ms, self.unread = self.now_ms, ""
+            is_failing = failure is not None and failure.nth == writes
+            if failure is None or not is_failing or failure.is_done:
+                self._write_status(plan.status)
+            if is_failing:
+                return self._look_again(plan)
             writes += 1
+        self.refusals = ()
         for action in plan.actions:
             if crash_after == writes:
                 return self._crash(plan)
-            self.carry_out(action)
+            is_failing = failure is not None and failure.nth == writes
+            if failure is None or not is_failing or failure.is_done:
+                self.carry_out(action)
+            if failure is not None and is_failing:
+                self.refusals = failure.refusals
+                break
             writes += 1
         self.history, self.memory = plan.history, plan.memory
         self.readings.clear()
@@ -165,12 +186,25 @@ class World:
 
     def restart_operator(self) -> None:
         """Forget all that is only in the operator's memory."""
-        raw = self.obj.get("status", {}).get("ledger")
-        self.history = History.from_json(raw) if raw else History.start(START_MS)
-        self.memory = Memory.from_json(raw.get("operator", {})) if raw else Memory()
+        self._remember()
         self.status_written_ms = self.applied_ms = 0
         self.tombstones.clear()
         self.told = Told()
+
+    def _write_status(self, status: Mapping[str, Any]) -> None:
+        patch = difference(self.status, status)
+        self.obj = {**self.obj, "status": merge(self.status, patch)}
+        self.status_written_ms, self.unread = self.now_ms, ""
+
+    def _look_again(self, plan: Plan) -> Plan:
+        """Whatever came of a status write: what is stored is read again, and holds."""
+        self._remember()
+        return plan
+
+    def _remember(self) -> None:
+        raw = self.obj.get("status", {}).get("ledger")
+        self.history = History.from_json(raw) if raw else History.start(START_MS)
+        self.memory = Memory.from_json(raw.get("operator", {})) if raw else Memory()
 
     def _crash(self, plan: Plan) -> Plan:
         self.restart_operator()
@@ -246,21 +280,21 @@ class World:
         ends = {"Failed", "Completed"}
         if any(c["type"] in ends for c in jobset.get("status", {}).get("conditions", [])):
             for job in list(self.objects[JOB].values()):
-                if _owner(job) == jobset["metadata"]["uid"]:
+                if owner_of(job) == jobset["metadata"]["uid"]:
                     self.remove(JOB, job["metadata"]["name"], job["metadata"]["uid"])
             return
         for replicated in jobset["spec"]["replicatedJobs"]:
             for index in range(replicated["replicas"]):
                 name = f"{jobset['metadata']['name']}-{replicated['name']}-{index}"
                 if name not in self.objects[JOB]:
-                    self._create(JOB, _job(jobset, replicated, name, index))
+                    self._create(JOB, make_job(jobset, replicated, name, index))
                 job = self.objects[JOB][name]
-                if _owner(job) == jobset["metadata"]["uid"]:
+                if owner_of(job) == jobset["metadata"]["uid"]:
                     job["spec"]["suspend"] = jobset["spec"]["suspend"]
 
     def _run_job(self, job: Object) -> None:
         uid = job["metadata"]["uid"]
-        pods = [pod for pod in self.objects[POD].values() if _owner(pod) == uid]
+        pods = [pod for pod in self.objects[POD].values() if owner_of(pod) == uid]
         if job["spec"].get("suspend"):
             job["status"] = {"conditions": [{"type": "Suspended", "status": "True"}]}
             for pod in pods:
@@ -280,7 +314,7 @@ class World:
 
     def remake_pod(self, name: str) -> None:
         """The Job controller replaces a pod of a Job, some time after it was lost."""
-        made = _pod(self.objects[JOB][name], next(iter(self._uids)))
+        made = make_pod(self.objects[JOB][name], next(iter(self._uids)))
         made["metadata"]["creationTimestamp"] = rfc3339(self.now_ms)
         self._create(POD, made)
 
@@ -355,51 +389,3 @@ class World:
         for jobset in self.objects[JOB_SET].values():
             condition = {"type": kind, "status": "True", "message": message}
             jobset["status"] = {"conditions": [condition]}
-
-
-def merge(old: Mapping[str, Any], patch: Mapping[str, Any]) -> Object:
-    """What a merge patch makes of an object (RFC 7396)."""
-    made = {name: value for name, value in old.items() if patch.get(name, value) is not None}
-    for name, value in patch.items():
-        if isinstance(value, Mapping):
-            before = made.get(name)
-            made[name] = merge(before if isinstance(before, Mapping) else {}, value)
-        elif value is not None:
-            made[name] = json.loads(json.dumps(value))
-    return made
-
-
-def _owner(obj: Mapping[str, Any]) -> str:
-    return str(obj["metadata"]["ownerReferences"][0]["uid"])
-
-
-def _owned(owner: Object, kind: Kind, name: str, labels: Mapping[str, str]) -> Object:
-    reference = {"uid": owner["metadata"]["uid"], "controller": True}
-    return {
-        "apiVersion": kind.api_version,
-        "kind": kind.kind,
-        "metadata": {
-            "name": name,
-            "namespace": "ns",
-            "labels": dict(labels),
-            "ownerReferences": [reference],
-        },
-        "spec": {},
-    }
-
-
-def _job(jobset: Object, replicated: Mapping[str, Any], name: str, index: int) -> Object:
-    labels = {
-        **replicated["template"]["metadata"]["labels"],
-        "jobset.sigs.k8s.io/replicatedjob-name": replicated["name"],
-        "jobset.sigs.k8s.io/job-index": str(index),
-    }
-    made = _owned(jobset, JOB, name, labels)
-    made["spec"]["suspend"] = jobset["spec"]["suspend"]
-    return made
-
-
-def _pod(job: Object, number: int) -> Object:
-    made = _owned(job, POD, f"{job['metadata']['name']}-0-{number}", job["metadata"]["labels"])
-    made["status"] = {"phase": "Pending"}
-    return made
