@@ -11,6 +11,9 @@ import time
 
 from tpujob_operator.settings import Settings, SettingsError
 
+#: Exit status of a replica that is not the leader any more: it starts again as a standby.
+LOST_LEASE = 3
+
 
 class JsonFormatter(logging.Formatter):
     """One JSON object per line."""
@@ -47,10 +50,14 @@ def main() -> int:
         return 2
     set_up_logging(settings.log_format)
     # Imported late, so that a wrong setting is reported without the wait for all libraries.
+    from tpujob_operator.shell.lease import LostLeaseError  # noqa: PLC0415
     from tpujob_operator.shell.operator import Operator  # noqa: PLC0415
 
     try:
         asyncio.run(_run(Operator, settings))
+    except LostLeaseError as error:
+        logging.getLogger(__name__).error("the operator ends, another one acts: %s", error)  # noqa: TRY400 - no defect
+        return LOST_LEASE
     except Exception:
         logging.getLogger(__name__).exception("the operator has failed and ends")
         return 1

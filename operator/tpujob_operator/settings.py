@@ -1,11 +1,13 @@
 """The operator's settings: one frozen model, read from environment variables once at start."""
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import pydantic
 
+from tpujob_operator.core.election import LeaseTiming
 from tpujob_tpu.catalogue import BY_NAME
 from tpujob_tpu.provisioning import Provisioning
 
@@ -38,6 +40,36 @@ class Settings(pydantic.BaseModel):
     )
     namespace: str = pydantic.Field(
         default="tpujob-system", description="Namespace the operator itself runs in."
+    )
+    lease_name: str = pydantic.Field(
+        default="",
+        description="Name of the Lease, in the operator's namespace, that elects the replica that "
+        "writes; empty: no election, for a single replica only.",
+    )
+    lease_duration_s: float = pydantic.Field(
+        default=10.0,
+        ge=1,
+        description="Seconds without a renewal after which another replica takes the Lease.",
+    )
+    lease_renew_deadline_s: float = pydantic.Field(
+        default=7.0,
+        gt=0,
+        description="Seconds without a renewal after which the leader writes nothing; less than "
+        "TPUJOB_LEASE_DURATION_S.",
+    )
+    lease_retry_s: float = pydantic.Field(
+        default=2.0,
+        gt=0,
+        description="Seconds between two renewals; less than half of "
+        "TPUJOB_LEASE_RENEW_DEADLINE_S.",
+    )
+    api_requests_per_s: float = pydantic.Field(
+        default=200.0,
+        gt=0,
+        description="Requests a second to the API server in the long run.",
+    )
+    api_burst: int = pydantic.Field(
+        default=400, ge=1, description="Requests that may be sent at once after a quiet time."
     )
     watch_namespaces: tuple[str, ...] = pydantic.Field(
         default=(), description="Namespaces to serve, separated by commas; empty: all of them."
@@ -106,6 +138,25 @@ class Settings(pydantic.BaseModel):
         if unknown := sorted(value.keys() - BY_NAME.keys()):
             raise ValueError(f"there is no TPU generation {unknown[0]}: use {', '.join(BY_NAME)}")
         return value
+
+    @pydantic.field_validator("lease_renew_deadline_s")
+    @classmethod
+    def _end_before_the_lease(cls, value: float, info: pydantic.ValidationInfo) -> float:
+        if value >= info.data.get("lease_duration_s", math.inf):
+            raise ValueError("must be less than the duration of the Lease")
+        return value
+
+    @pydantic.field_validator("lease_retry_s")
+    @classmethod
+    def _renew_twice_in_time(cls, value: float, info: pydantic.ValidationInfo) -> float:
+        if 2 * value >= info.data.get("lease_renew_deadline_s", math.inf):
+            raise ValueError("must be less than half of the renew deadline")
+        return value
+
+    @property
+    def lease_timing(self) -> LeaseTiming:
+        """How the Lease is held."""
+        return LeaseTiming(self.lease_duration_s, self.lease_renew_deadline_s, self.lease_retry_s)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> "Settings":

@@ -163,8 +163,10 @@ WATCH_AGE = _own(
     "Seconds since the API server was last heard of the kind that was heard of least.",
 )
 SILENT = _own("silent_coordinators", _GAUGE, "Coordinators that run and cannot be read.")
+LEADER = _own("leader", _GAUGE, "1 for the replica that holds the Lease and may write, else 0.")
 
 #: Metrics of the operator itself.
 OF_OPERATOR = (
     RECONCILES, RECONCILE_TIME, API_CALLS, QUEUE_DEPTH, QUEUE_AGE, WATCH_AGE, SILENT,
+    LEADER,
 )  # fmt: skip

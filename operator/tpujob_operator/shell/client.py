@@ -5,7 +5,9 @@ generated models are left aside, because the operator works on the JSON itself.
 """
 
 import contextlib
+import contextvars
 import json
+import math
 import time
 import urllib.parse
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -18,14 +20,22 @@ from kubernetes.aio.client import ApiClient, Configuration
 
 from tpujob_operator.core.kinds import Kind, Ref, kind_of
 from tpujob_operator.core.manifests.names import FIELD_MANAGER
+from tpujob_operator.shell.limiter import OUTAGE_CODES, Limiter
 
-#: Seconds after which a request that is no watch and no long poll has failed.
-REQUEST_TIMEOUT_S = 30.0
+#: Seconds after which a request has failed; lists may be long.
+REQUEST_TIMEOUT_S = 15.0
+LIST_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 5.0
 _LIST_CHUNK = 500
+#: A server in trouble asks for a second or two, as a rule; a day must be a mistake.
+_LONGEST_RETRY_AFTER_S = 60.0
 _MOST_OF_ERROR = 65_536
 
 Observer = Callable[[str, str, int, float], None]
+#: Seconds that a write may take that is sent now; raises ApiError if none may be sent.
+Fence = Callable[[], float]
+#: Whether the request of this task is a write that has not been sent yet.
+_is_unsent_write = contextvars.ContextVar("_is_unsent_write", default=False)
 
 
 class ApiError(Exception):
@@ -55,6 +65,11 @@ class ApiError(Exception):
         """Whether asking again will not help until somebody changes something."""
         return self.code in (400, 403, 405, 413, 422)
 
+    @property
+    def is_outage(self) -> bool:
+        """Whether the API server as a whole is away or overloaded: no fault of this request."""
+        return self.code in OUTAGE_CODES
+
 
 def is_in_cluster(environ: Mapping[str, str]) -> bool:
     """Whether this process runs in a pod; an explicit KUBECONFIG says otherwise."""
@@ -74,11 +89,32 @@ async def load_configuration(*, in_cluster: bool) -> Configuration:
 
 
 class Client:
-    """The verbs the operator uses. Close it, or use it as a context manager."""
+    """The verbs the operator uses. Close it, or use it as a context manager.
 
-    def __init__(self, configuration: Configuration, observe: Observer | None = None) -> None:
-        self._api: Any = ApiClient(configuration)  # has no types
+    Without a limiter, requests are sent at once; without a fence, writes are always allowed.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        observe: Observer | None = None,
+        *,
+        limiter: Limiter | None = None,
+        fence: Fence = lambda: math.inf,
+    ) -> None:
         self._observe = observe
+        self._limiter = limiter
+        self._fence = fence
+        # Waiting for a connection takes time: the fence is asked again right before the request.
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_create_end.append(self._recheck)
+        trace.on_connection_reuseconn.append(self._recheck)
+        configuration.trace_configs = [trace]
+        self._api: Any = ApiClient(configuration)  # has no types
+
+    async def _recheck(self, *_: object) -> None:
+        if _is_unsent_write.get():
+            self._fence()
 
     async def __aenter__(self) -> Self:
         return self
@@ -223,15 +259,21 @@ class Client:
         headers: Mapping[str, str] | None = None,
         content_type: str = "application/json",
         plural: str = "",
-        timeout_s: float = REQUEST_TIMEOUT_S,
+        timeout_s: float = 0,
     ) -> dict[str, Any]:
         """Send one request and return the decoded answer.
 
         Raises:
-            ApiError: the answer is no success, or there was none.
+            ApiError: the answer is no success, or there was none, or the fence let nothing pass.
         """
+        if self._limiter is not None:
+            await self._limiter.wait()
+        timeout_s = timeout_s or (LIST_TIMEOUT_S if verb == "list" else REQUEST_TIMEOUT_S)
+        is_write = _METHODS[verb] != "GET"
+        if is_write:
+            timeout_s = min(timeout_s, self._fence())
         started = time.monotonic()
-        code = 0
+        _is_unsent_write.set(is_write)
         try:
             code, answer_headers, text = await self._send(
                 _METHODS[verb],
@@ -241,13 +283,24 @@ class Client:
                 timeout_s,
             )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._took(verb, plural, 0, 0, started)
             raise ApiError(0, f"the API server does not answer: {error!r}") from error
         finally:
-            if self._observe is not None:
-                self._observe(verb, plural, code, time.monotonic() - started)
+            _is_unsent_write.set(False)
+        retry_after_s = _retry_after_s(answer_headers)
+        self._took(verb, plural, code, retry_after_s, started)
         if code >= 400:
-            raise _error(code, text, answer_headers)
+            raise _error(code, text, retry_after_s)
         return _decoded(text)
+
+    def _took(
+        self, verb: str, plural: str, code: int, retry_after_s: float, started: float
+    ) -> None:
+        now = time.monotonic()
+        if self._limiter is not None:
+            self._limiter.answered(code, retry_after_s, started, now)
+        if self._observe is not None:
+            self._observe(verb, plural, code, now - started)
 
     @contextlib.asynccontextmanager
     async def open(
@@ -259,7 +312,9 @@ class Client:
             ApiError: it was refused.
             aiohttp.ClientError, OSError, TimeoutError: there is no answer, or it broke.
         """
-        started, code = time.monotonic(), 0
+        if self._limiter is not None:
+            await self._limiter.wait()
+        started, code, retry_after_s = time.monotonic(), 0, 0.0
         headers = {"Accept": "application/json"}
         timeout = aiohttp.ClientTimeout(sock_connect=_CONNECT_TIMEOUT_S, sock_read=stall_s)
         target = path + _query_string(query)
@@ -271,13 +326,12 @@ class Client:
                 headers=headers,
                 _request_timeout=timeout,
             )
-            code = answer.status
+            code, retry_after_s = answer.status, _retry_after_s(answer.headers)
         finally:
-            if self._observe is not None:
-                self._observe("watch", plural, code, time.monotonic() - started)
+            self._took("watch", plural, code, retry_after_s, started)
         async with answer.response as response:
             if code >= 400:
-                raise _error(code, await response.content.read(_MOST_OF_ERROR), response.headers)
+                raise _error(code, await response.content.read(_MOST_OF_ERROR), retry_after_s)
             yield response.content
 
     async def _send(
@@ -294,7 +348,9 @@ class Client:
             self._api.configuration.host + path,
             headers=headers,
             body=body,
-            _request_timeout=aiohttp.ClientTimeout(total=timeout_s),
+            _request_timeout=aiohttp.ClientTimeout(
+                total=timeout_s, sock_connect=_CONNECT_TIMEOUT_S
+            ),
         )
         return response.status, response.headers, await response.read()
 
@@ -320,9 +376,14 @@ def _decoded(text: bytes) -> dict[str, Any]:
     return answer if isinstance(answer, dict) else {"items": answer}
 
 
-def _error(code: int, text: bytes, headers: Mapping[str, str]) -> ApiError:
-    retry_after = headers.get("Retry-After", "0")
-    retry_after_s = float(retry_after) if retry_after.isdigit() else 0.0
+def _retry_after_s(headers: Mapping[str, str]) -> float:
+    """Seconds that the server asks to wait; 0: it does not ask, or not in seconds."""
+    text = headers.get("Retry-After", "")
+    asked_s = float(text) if text.isascii() and text.isdigit() else 0.0
+    return min(asked_s, _LONGEST_RETRY_AFTER_S)
+
+
+def _error(code: int, text: bytes, retry_after_s: float) -> ApiError:
     try:
         status = _decoded(text)
     except ValueError:

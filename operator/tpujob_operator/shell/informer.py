@@ -23,6 +23,7 @@ from tpujob_operator.shell.cache import Cache
 from tpujob_operator.shell.client import Client, is_in_cluster
 from tpujob_operator.shell.nodecache import NodeCache
 from tpujob_operator.shell.reflector import Reflector, Scope
+from tpujob_operator.shell.retries import backoff_s
 from tpujob_tpu.catalogue import ACCELERATOR_LABEL
 
 _log = logging.getLogger(__name__)
@@ -73,13 +74,16 @@ class Informer:
         Kopf ends when a watch tells of an error. That is no reason to end the process: Kopf
         starts again, with a new listing.
         """
-        for delay_s in _restarts():
+        failures = 0
+        while True:
             try:
                 await self._run_kopf(stop, ready)
                 break
             except Exception as error:  # noqa: BLE001 - whatever ends Kopf
+                delay_s = backoff_s(failures, _FIRST_RESTART_S, _LONGEST_RESTART_S)
                 _log.warning("Kopf has ended, it starts again in %.1f s: %r", delay_s, error)
             await asyncio.sleep(delay_s)
+            failures += 1
 
     async def _run_kopf(self, stop: asyncio.Event, ready: asyncio.Event) -> None:
         await kopf.operator(
@@ -109,11 +113,6 @@ class Informer:
         )
         kopf.on.login(registry=registry)(_login)
         return registry
-
-
-def _restarts() -> Iterator[float]:
-    growing = (_FIRST_RESTART_S * 2**number for number in range(5))
-    return itertools.chain(growing, itertools.repeat(_LONGEST_RESTART_S))
 
 
 class _EndlessBackoffs:

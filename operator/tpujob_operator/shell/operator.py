@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import logging
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any
 
 from tpujob_operator.core import families
+from tpujob_operator.core.kinds import Ref
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.plan import Plan
 from tpujob_operator.core.samples import JobSample
-from tpujob_operator.core.snapshot import JobKey, Snapshot
+from tpujob_operator.core.snapshot import JobKey, Snapshot, Told
 from tpujob_operator.settings import Settings
 from tpujob_operator.shell.cache import Cache
 from tpujob_operator.shell.client import Client, is_in_cluster, load_configuration
@@ -26,20 +29,37 @@ from tpujob_operator.shell.informer import Informer
 from tpujob_operator.shell.jobevents import JobEvents
 from tpujob_operator.shell.jobsetkind import JobSetKind
 from tpujob_operator.shell.jobstate import JobState
+from tpujob_operator.shell.lease import Election, elections
+from tpujob_operator.shell.limiter import Limiter
 from tpujob_operator.shell.metrics import JobCollector, OperatorMetrics
 from tpujob_operator.shell.nodecache import NodeCache
 from tpujob_operator.shell.probes import serve_metrics, serve_probes
+from tpujob_operator.shell.progress import Progress
 from tpujob_operator.shell.pulses import Pulses
 from tpujob_operator.shell.queue import KeyedQueue
 from tpujob_operator.shell.quota import wait_for_quota
 from tpujob_operator.shell.reconcile import Reconciler, status_interval_ms
 from tpujob_operator.shell.tainter import Tainter
+from tpujob_operator.shell.tasks import drain, first_end
 from tpujob_operator.shell.transport import DirectTransport, ProxyTransport
 
 _log = logging.getLogger(__name__)
-#: A job that has waited this long for a worker means that the workers are stuck.
-_STUCK_S = 120.0
+#: Passes under way at the end have this long to finish.
+_DRAIN_S = 5.0
 _STALE_ROUNDS = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Actor:
+    """What runs in the leader alone, and the informer that it relies on."""
+
+    informer: Informer
+    reconciler: Reconciler
+    tainter: Tainter | None
+
+    def others(self) -> list[Coroutine[Any, Any, None]]:
+        """What runs beside the workers."""
+        return [self.tainter.run()] if self.tainter else []
 
 
 class Operator:
@@ -48,66 +68,118 @@ class Operator:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._queue: KeyedQueue[JobKey] = KeyedQueue()
-        self._cache = Cache(self._queue.add)
+        self._cache = Cache(self._changed)
         self._nodes = NodeCache()
         self._states: dict[JobKey, JobState] = {}
         self._metrics = OperatorMetrics()
+        self._progress = Progress(lambda: self._queue.oldest_age_s)
         self._is_ready = asyncio.Event()
         self._stop = asyncio.Event()
+        self._is_acting = False
 
     async def run(self) -> None:
-        """Run until SIGTERM or SIGINT; any part that fails ends the whole with its error."""
+        """Run until SIGTERM or SIGINT; any part that fails ends the whole with its error.
+
+        Raises:
+            LostLeaseError: another replica has become the leader.
+        """
+        self._handle_signals()
         in_cluster = is_in_cluster(os.environ)
-        configuration = await load_configuration(in_cluster=in_cluster)
-        async with Client(configuration, self._metrics.called) as client:
+        async with self._clients(in_cluster=in_cluster) as (client, election):
             informer = Informer(self._settings, client, self._cache, self._nodes)
             # Kopf is the last to end: it waits for every task that it finds.
             async with (
                 self._watches(informer) as start,
                 self._readers(client, in_cluster=in_cluster) as readers,
-                self._servers(informer),
+                self._servers(informer, election),
             ):
-                reconciler = self._reconciler(client, readers)
-                reflecting = asyncio.create_task(informer.run(), name="reflectors")
-                await informer.list_all()
-                await self._run_parts(reconciler, start(), reflecting, *self._tainters(client))
+                reconciler = self._reconciler(client, readers, election)
+                actor = Actor(informer, reconciler, self._tainter(client))
+                await first_end(
+                    self._serve(actor, election, start), informer.run(), self._wait_for_stop()
+                )
 
-    async def _run_parts(
-        self,
-        reconciler: Reconciler,
-        watching: asyncio.Task[None],
-        *others: asyncio.Task[None],
+    async def _wait_for_stop(self) -> None:
+        await self._stop.wait()
+        _log.info("the operator stops")
+
+    def _changed(self, key: JobKey) -> None:
+        if self._is_acting:
+            self._queue.add(key)
+
+    @contextlib.asynccontextmanager
+    async def _clients(self, *, in_cluster: bool) -> AsyncIterator[tuple[Client, Election]]:
+        """The client for everything, behind the fence, and the election with its own client."""
+        settings = self._settings
+        # Renewals of the Lease wait neither for the limiter nor for other requests.
+        async with Client(
+            await load_configuration(in_cluster=in_cluster), self._metrics.called
+        ) as lease_client:
+            election = elections(settings, lease_client)
+            async with Client(
+                await load_configuration(in_cluster=in_cluster),
+                self._called,
+                limiter=Limiter(settings.api_requests_per_s, settings.api_burst),
+                fence=election.write_time_s,
+            ) as client:
+                yield client, election
+
+    def _called(self, verb: str, resource: str, code: int, seconds: float) -> None:
+        self._metrics.called(verb, resource, code, seconds)
+        self._progress.beat_if_working()
+
+    async def _serve(
+        self, actor: Actor, election: Election, start: Callable[[], asyncio.Task[None]]
     ) -> None:
-        own = [
-            *others,
-            asyncio.create_task(self._wait_for_stop(), name="stop"),
-            *(
-                asyncio.create_task(reconciler.work(), name=f"worker {index}")
-                for index in range(self._settings.workers)
-            ),
+        """Watch at once, and act as soon and as long as this replica is the leader."""
+        await actor.informer.list_all()
+        start()
+        await self._is_ready.wait()
+        self._handle_signals()  # Kopf has put its own handlers in place
+        _log.info("the operator is ready")
+        await election.acquire()
+        # A task of its own: the Lease is renewed until the last pass has ended.
+        keeping = asyncio.create_task(election.keep(), name="lease")
+        try:
+            await first_end(self._act(actor, election), keeping)
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+            await election.release()
+
+    async def _act(self, actor: Actor, election: Election) -> None:
+        # The watches may be behind what the leader before has written last.
+        await actor.informer.list_all()
+        self._progress.beat()
+        self._is_acting = True
+        for key in self._cache.all_keys():
+            self._queue.add(key)
+        workers = [
+            asyncio.create_task(actor.reconciler.work(), name=f"worker {index}")
+            for index in range(self._settings.workers)
         ]
         try:
-            done, _ = await asyncio.wait([watching, *own], return_when=asyncio.FIRST_COMPLETED)
-            for part in done:
-                part.result()  # raises what ended it
+            await first_end(*workers, *actor.others())
         finally:
-            for part in own:
-                part.cancel()
-            await asyncio.gather(*own, return_exceptions=True)
+            self._queue.close()
+            await drain(workers, _DRAIN_S if election.is_leader else 0)
 
-    def _tainters(self, client: Client) -> list[asyncio.Task[None]]:
+    def _tainter(self, client: Client) -> Tainter | None:
         if not self._settings.taint_suspects:
-            return []
-        tainter = Tainter(client, self._nodes, self._states)
-        return [asyncio.create_task(tainter.run(), name="taints")]
+            return None
+        return Tainter(client, self._nodes, self._states)
 
     @contextlib.asynccontextmanager
     async def _watches(self, informer: Informer) -> AsyncIterator[Callable[[], asyncio.Task[None]]]:
         stop = asyncio.Event()
         tasks: list[asyncio.Task[None]] = []
 
+        async def watch() -> None:
+            await informer.watch(stop, self._is_ready)
+            self._stop.set()  # Kopf has caught a signal
+
         def start() -> asyncio.Task[None]:
-            tasks.append(asyncio.create_task(informer.watch(stop, self._is_ready), name="kopf"))
+            tasks.append(asyncio.create_task(watch(), name="kopf"))
             return tasks[0]
 
         try:
@@ -116,15 +188,10 @@ class Operator:
             stop.set()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _wait_for_stop(self) -> None:
-        await self._is_ready.wait()
-        # Kopf has put its own handlers in place; ours end the other parts first.
+    def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        _log.info("the operator is ready")
-        await self._stop.wait()
-        _log.info("the operator stops")
 
     @contextlib.asynccontextmanager
     async def _readers(
@@ -158,7 +225,13 @@ class Operator:
         is_direct = access == "direct" or (access == "auto" and in_cluster)
         return DirectTransport() if is_direct else ProxyTransport(client)
 
-    def _reconciler(self, client: Client, readers: CoordinatorReaders) -> Reconciler:
+    def _reconciler(
+        self, client: Client, readers: CoordinatorReaders, election: Election
+    ) -> Reconciler:
+        async def tell(ref: Ref, told: Told) -> None:
+            election.write_time_s()  # a coordinator obeys whoever tells it
+            await readers.tell(ref, told)
+
         settings = self._settings
         options = ManifestOptions(
             operator_key=settings.operator_key,
@@ -171,7 +244,7 @@ class Operator:
             cache=self._cache,
             queue=self._queue,
             states=self._states,
-            executor=Executor(client, self._cache, socket.gethostname(), readers.tell),
+            executor=Executor(client, self._cache, socket.gethostname(), tell),
             jobset_kind=JobSetKind(client),
             nodes=self._nodes,
             pulses=Pulses(client, lambda: self._nodes.is_mass_outage),
@@ -179,6 +252,7 @@ class Operator:
             node_loss_ms=round(settings.node_loss_s * 1000),
             options=options,
             metrics=self._metrics,
+            progress=self._progress,
             quota=functools.partial(wait_for_quota, client),
         )
 
@@ -193,13 +267,14 @@ class Operator:
         return reconciler
 
     @contextlib.asynccontextmanager
-    async def _servers(self, informer: Informer) -> AsyncIterator[None]:
+    async def _servers(self, informer: Informer, election: Election) -> AsyncIterator[None]:
         self._metrics.registry.register(JobCollector(self._samples))
         self._metrics.watch_gauges(
             {
                 families.QUEUE_DEPTH: lambda: self._queue.depth,
                 families.QUEUE_AGE: lambda: self._queue.oldest_age_s,
                 families.WATCH_AGE: lambda: informer.age_s,
+                families.LEADER: lambda: election.is_leader,
                 families.SILENT: lambda: sum(
                     1 for state in list(self._states.values()) if state.silent_since_ms
                 ),
@@ -220,10 +295,8 @@ class Operator:
 
     def _fault(self, informer: Informer) -> str:
         """What is wrong with the operator, in words; empty: nothing."""
-        if self._queue.oldest_age_s > _STUCK_S:
-            return f"a job has waited for a worker for {self._queue.oldest_age_s:.0f} s"
-        if informer.age_s > _STALE_ROUNDS * self._settings.audit_interval_s + 60:
-            return f"the cache was last known to be right {informer.age_s:.0f} s ago"
+        if fault := self._progress.fault():
+            return fault
         return ""
 
     def _unreadiness(self) -> str:

@@ -14,6 +14,10 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 
+class QueueClosedError(Exception):
+    """No more keys are handed out."""
+
+
 class KeyedQueue(Generic[K]):
     """Coalescing queue; all methods must be called from the event loop's thread."""
 
@@ -23,6 +27,7 @@ class KeyedQueue(Generic[K]):
         self._again: dict[K, float] = {}
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._arrived = asyncio.Event()
+        self._is_closed = False
 
     def add(self, key: K) -> None:
         """Ask for ``key`` to be handled as soon as a worker is free."""
@@ -46,10 +51,16 @@ class KeyedQueue(Generic[K]):
         self._timers[key] = loop.call_later(delay_s, self._fire, key)
 
     async def get(self) -> K:
-        """Wait for a key and hold it; the caller must call ``done`` with it."""
-        while not self._ready:
+        """Wait for a key and hold it; the caller must call ``done`` with it.
+
+        Raises:
+            QueueClosedError: the queue is closed.
+        """
+        while not self._ready and not self._is_closed:
             self._arrived.clear()
             await self._arrived.wait()
+        if self._is_closed:
+            raise QueueClosedError
         key, _ = self._ready.popitem(last=False)
         self._held.add(key)
         # The pass that starts now sees everything; it asks for its own next time.
@@ -63,6 +74,11 @@ class KeyedQueue(Generic[K]):
         if since is not None:
             self._ready.setdefault(key, since)
             self._arrived.set()
+
+    def close(self) -> None:
+        """Hand out no more keys; those that are held stay held until they are done."""
+        self._is_closed = True
+        self._arrived.set()
 
     def forget(self, key: K) -> None:
         """Drop a delayed request, because the object is gone."""

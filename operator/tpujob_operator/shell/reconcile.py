@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
@@ -32,12 +31,15 @@ from tpujob_operator.shell.jobsetkind import JobSetKind
 from tpujob_operator.shell.jobstate import JobState
 from tpujob_operator.shell.metrics import OperatorMetrics
 from tpujob_operator.shell.nodecache import NodeCache
+from tpujob_operator.shell.progress import Progress
 from tpujob_operator.shell.pulses import Pulses
-from tpujob_operator.shell.queue import KeyedQueue
+from tpujob_operator.shell.queue import KeyedQueue, QueueClosedError
+from tpujob_operator.shell.retries import backoff_s
 
 _log = logging.getLogger(__name__)
 _FIRST_RETRY_S = 0.2
 _LONGEST_RETRY_S = 60.0
+_LONGEST_OUTAGE_RETRY_S = 5.0
 _TELL_AGAIN_S = 2.0
 _GATHER_S = 0.2
 #: Failures of the API server in a row after which the job's status tells of them.
@@ -64,6 +66,7 @@ class Reconciler:
         node_loss_ms: int,
         options: ManifestOptions,
         metrics: OperatorMetrics,
+        progress: Progress,
         quota: Callable[[str, str], Awaitable[Wait]],
     ) -> None:
         self._cache = cache
@@ -77,16 +80,21 @@ class Reconciler:
         self._node_loss_ms = node_loss_ms
         self._options = options
         self._metrics = metrics
+        self._progress = progress
         self._quota = quota
         self.states = states
         self.watchers: list[Callable[[JobKey, Snapshot | None, Plan | None], None]] = []
 
     async def work(self) -> None:
-        """Make passes for ever, one at a time; run several of these at once."""
+        """Make passes one at a time until the queue is closed; run several of these at once."""
         while True:
-            key = await self._queue.get()
             try:
-                await self._pass(key)
+                key = await self._queue.get()
+            except QueueClosedError:
+                return
+            try:
+                with self._progress.work():
+                    await self._pass(key)
             finally:
                 self._queue.done(key)
 
@@ -97,7 +105,7 @@ class Reconciler:
             outcome = await self.reconcile(key)
         except ApiError as error:
             _log.warning("reconciling %s: %s", key, error.message)
-            self._retry(key, self.states.get(key))
+            self._retry(key, self.states.get(key), error)
         except Exception:  # noqa: BLE001 - logged with its trace just below
             # A defect that shows with one job must not stop the others.
             _log.exception("reconciling %s failed", key)
@@ -167,7 +175,7 @@ class Reconciler:
             self._jobset_kind.suspect()
             self._queue.add(key)
         if result.error is not None:
-            self._retry(key, state)
+            self._retry(key, state, result.error)
             return
         state.failures = 0
         if had_refusals:
@@ -175,12 +183,15 @@ class Reconciler:
         if plan.requeue_after_s is not None:
             self._queue.add_after(key, plan.requeue_after_s)
 
-    def _retry(self, key: JobKey, state: JobState | None) -> None:
+    def _retry(self, key: JobKey, state: JobState | None, error: ApiError | None = None) -> None:
         failures = state.failures if state else 3
         if state is not None:
             state.failures += 1
-        delay_s = min(_LONGEST_RETRY_S, _FIRST_RETRY_S * 2 ** min(failures, 12))
-        self._queue.add_after(key, delay_s * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
+        # The client itself spares a server in trouble; jobs need not wait long once it is back.
+        is_outage = error is not None and error.is_outage
+        longest_s = _LONGEST_OUTAGE_RETRY_S if is_outage else _LONGEST_RETRY_S
+        delay_s = backoff_s(failures, _FIRST_RETRY_S, longest_s)
+        self._queue.add_after(key, max(delay_s, error.retry_after_s if error else 0))
 
     def _state(self, key: JobKey, obj: Object) -> JobState:
         state = self.states.get(key)
