@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 #: No test waits this long when all is well. A loaded machine takes its time, and the garbage
 #: collector learns of a new kind only every 30 s.
@@ -25,3 +26,18 @@ def wait_until(
             return found
         time.sleep(period_s)
     raise AssertionError(f"not within {limit_s:.0f} s: {what}")
+
+
+async def until(condition: Callable[[], Any], what: str) -> Any:
+    """The same inside an event loop; the condition may be a coroutine function."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                found = condition()
+                if isinstance(found, Awaitable):
+                    found = await found
+                if found:
+                    return found
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"not within {PATIENCE_S:.0f} s: {what}") from None

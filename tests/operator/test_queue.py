@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 
-from tpujob_operator.shell.queue import KeyedQueue
+import pytest
+
+from tpujob_operator.shell.queue import KeyedQueue, QueueClosedError
 
 
 async def test_keys_coalesce() -> None:
@@ -62,3 +64,18 @@ async def test_age_is_that_of_the_oldest() -> None:
     queue.add("a")
     await asyncio.sleep(0)
     assert queue.oldest_age_s > 0
+
+
+async def test_closed_queue_hands_out_nothing() -> None:
+    """Who waits is sent home, keys or not; those that are held can still be released."""
+    queue: KeyedQueue[str] = KeyedQueue()
+    queue.add("a")
+    assert await queue.get() == "a"
+    waiting = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    queue.close()
+    queue.add("b")
+    for end in (waiting, queue.get()):
+        with pytest.raises(QueueClosedError):
+            await end
+    queue.done("a")

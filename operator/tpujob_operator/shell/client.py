@@ -8,6 +8,7 @@ import contextlib
 import contextvars
 import json
 import math
+import ssl
 import time
 import urllib.parse
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -17,6 +18,7 @@ from typing import Any, Self
 import aiohttp
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.client.rest import RESTClientObject
 
 from tpujob_operator.core.kinds import Kind, Ref, kind_of
 from tpujob_operator.core.manifests.names import FIELD_MANAGER
@@ -88,6 +90,34 @@ async def load_configuration(*, in_cluster: bool) -> Configuration:
     return configuration
 
 
+class _FencedConnector(aiohttp.TCPConnector):
+    """Waiting for a connection takes time: the fence is asked again right before the request."""
+
+    def __init__(self, fence: Fence, limit: int, ssl_context: ssl.SSLContext) -> None:
+        super().__init__(limit=limit, ssl=ssl_context)
+        self._fence = fence
+
+    async def connect(self, *args: Any, **kwargs: Any) -> Any:
+        """A connection, if the request may still be sent."""
+        connection = await super().connect(*args, **kwargs)
+        if _is_unsent_write.get():
+            try:
+                self._fence()
+            except ApiError:
+                connection.release()
+                raise
+        return connection
+
+
+class _FencedRest(RESTClientObject):
+    def __init__(self, configuration: Configuration, fence: Fence) -> None:
+        super().__init__(configuration)
+        self._fence = fence
+
+    def _create_connector(self) -> aiohttp.TCPConnector:
+        return _FencedConnector(self._fence, self.maxsize, self.ssl_context)
+
+
 class Client:
     """The verbs the operator uses. Close it, or use it as a context manager.
 
@@ -105,16 +135,8 @@ class Client:
         self._observe = observe
         self._limiter = limiter
         self._fence = fence
-        # Waiting for a connection takes time: the fence is asked again right before the request.
-        trace = aiohttp.TraceConfig()
-        trace.on_connection_create_end.append(self._recheck)
-        trace.on_connection_reuseconn.append(self._recheck)
-        configuration.trace_configs = [trace]
         self._api: Any = ApiClient(configuration)  # has no types
-
-    async def _recheck(self, *_: object) -> None:
-        if _is_unsent_write.get():
-            self._fence()
+        self._api.rest_client = _FencedRest(configuration, fence)
 
     async def __aenter__(self) -> Self:
         return self
