@@ -31,6 +31,9 @@ _SOME: dict[str, Any] = {
     "image": {"reference": "mine/operator:1", "pullPolicy": "Always", "pullSecrets": ["s"]},
     "trainer": {"image": "mine/trainer:1"},
     "watchNamespaces": ["a", "b"],
+    "replicas": 3,
+    "apiRequests": {"perSecond": 50, "burst": 100},
+    "apiPriority": {"enabled": True},
     "logFormat": "text",
     "nodeLossSeconds": 30,
     "taintSuspects": True,
@@ -94,6 +97,8 @@ def test_objects_fit_kubernetes_schemas(render: Render, values: dict[str, Any]) 
         ({"image": {"tag": "1"}}, "tag"),
         ({"workers": "many"}, "/workers"),
         ({"workers": 0}, "/workers"),
+        ({"replicas": 0}, "/replicas"),
+        ({"apiRequests": {"perSecond": 0}}, "/apiRequests/perSecond"),
         ({"nodeLossSeconds": 5}, "/nodeLossSeconds"),
         ({"image": {"pullPolicy": "Sometimes"}}, "/image/pullPolicy"),
         ({"watchNamespaces": "a,b"}, "/watchNamespaces"),
@@ -161,9 +166,6 @@ def test_rights_are_small(render: Render) -> None:
         assert not {"pods/exec", "pods/attach", "serviceaccounts/token"} & set(rule["resources"])
         if "secrets" in rule["resources"]:
             assert set(rule["verbs"]) == {"create", "patch"}
-    deployment = render()["Deployment/tpujob-operator"]["spec"]
-    assert deployment["strategy"] == {"type": "Recreate"}
-    assert deployment["replicas"] == 1
 
 
 def test_rights_end_at_the_watched_namespaces(render: Render) -> None:
@@ -173,10 +175,58 @@ def test_rights_end_at_the_watched_namespaces(render: Render) -> None:
     bindings = [key for key in objects if key.startswith("RoleBinding/")]
     assert sorted(bindings) == [
         "RoleBinding/tpujob-operator-jobs",  # one name, in two namespaces
+        "RoleBinding/tpujob-operator-lease",
         "RoleBinding/tpujob-operator-node-leases",
     ]
     given = {item["name"]: item.get("value") for item in _container(objects)["env"]}
     assert given["TPUJOB_WATCH_NAMESPACES"] == "a,b"
+
+
+def test_one_of_several_replicas_acts(render: Render) -> None:
+    """Replicas share a Lease in their namespace, are spread over nodes, and never drained at once."""
+    objects = render()
+    deployment = objects["Deployment/tpujob-operator"]["spec"]
+    assert deployment["replicas"] == 2
+    assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    pod = deployment["template"]
+    given = {item["name"]: item.get("value") for item in _container(objects)["env"]}
+    (_, named) = objects["Role/tpujob-operator-lease"]["rules"]
+    assert named["resourceNames"] == [given["TPUJOB_LEASE_NAME"]]
+    budget = objects["PodDisruptionBudget/tpujob-operator"]["spec"]
+    assert budget["maxUnavailable"] == 1
+    assert budget["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    (spread,) = pod["spec"]["topologySpreadConstraints"]
+    assert spread["labelSelector"] == budget["selector"]
+    assert "PodDisruptionBudget/tpujob-operator" not in render({"replicas": 1})
+
+
+def test_dead_node_is_left_soon(render: Render) -> None:
+    """Ten seconds instead of Kubernetes' 300, unless the user gives a toleration of that key."""
+
+    def tolerations(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        deployment = render({"tolerations": given})["Deployment/tpujob-operator"]
+        found: list[dict[str, Any]] = deployment["spec"]["template"]["spec"]["tolerations"]
+        return found
+
+    unreachable = "node.kubernetes.io/unreachable"
+    seconds = {item["key"]: item["tolerationSeconds"] for item in tolerations([])}
+    assert seconds == {"node.kubernetes.io/not-ready": 10, unreachable: 10}
+    own = {"key": unreachable, "operator": "Exists", "tolerationSeconds": 60}
+    assert [item for item in tolerations([own]) if item["key"] == unreachable] == [own]
+    everything = {"operator": "Exists"}
+    assert tolerations([everything])[-1] == everything
+
+
+def test_priority_only_on_request(render: Render) -> None:
+    """FlowSchemas name the operator's account, and the Lease's goes first."""
+    assert not [key for key in render() if key.startswith("FlowSchema/")]
+    objects = render({"apiPriority": {"enabled": True}})
+    schemas = [objects[f"FlowSchema/tpujob-operator{end}"]["spec"] for end in ("-lease", "")]
+    assert schemas[0]["matchingPrecedence"] < schemas[1]["matchingPrecedence"] < 9000
+    for schema in schemas:
+        (rule,) = schema["rules"]
+        (subject,) = rule["subjects"]
+        assert subject["serviceAccount"]["name"] == "tpujob-operator"
 
 
 def test_nodes_are_changed_only_on_request(render: Render) -> None:
@@ -231,7 +281,7 @@ def test_other_switches(render: Render) -> None:
         "networkPolicy": {"enabled": False},
     }
     kinds = {key.split("/")[0] for key in render(values)}
-    assert kinds == {"Deployment", "Service", "CustomResourceDefinition"}
+    assert kinds == {"Deployment", "PodDisruptionBudget", "Service", "CustomResourceDefinition"}
     with pytest.raises(HelmError, match=r"serviceAccount\.name is needed"):
         render({"serviceAccount": {"create": False}})
 

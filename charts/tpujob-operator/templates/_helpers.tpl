@@ -39,3 +39,22 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "tpujob.keySecret" -}}
 {{- default (printf "%s-key" (include "tpujob.name" .)) .Values.operatorKey.existingSecret }}
 {{- end }}
+
+{{- /* A pod of a dead node is replaced after 10 s, unless the user says otherwise. */}}
+{{- define "tpujob.tolerations" -}}
+{{- $keys := list }}
+{{- range .Values.tolerations }}
+{{- $keys = append $keys (default "" .key) }}
+{{- end }}
+{{- range list "node.kubernetes.io/not-ready" "node.kubernetes.io/unreachable" }}
+{{- if not (has . $keys) }}
+- key: {{ . }}
+  operator: Exists
+  effect: NoExecute
+  tolerationSeconds: 10
+{{- end }}
+{{- end }}
+{{- with .Values.tolerations }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
