@@ -183,7 +183,7 @@ def test_rights_end_at_the_watched_namespaces(render: Render) -> None:
 
 
 def test_one_of_several_replicas_acts(render: Render) -> None:
-    """Replicas share a Lease in their namespace, are spread over nodes, and never drained at once."""
+    """Replicas share a Lease, are spread over nodes, and are never drained at once."""
     objects = render()
     deployment = objects["Deployment/tpujob-operator"]["spec"]
     assert deployment["replicas"] == 2

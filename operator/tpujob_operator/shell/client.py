@@ -147,6 +147,10 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
         await self._api.close()
 
     @property

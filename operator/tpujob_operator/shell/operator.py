@@ -90,7 +90,7 @@ class Operator:
             # Kopf is the last to end: it waits for every task that it finds.
             async with (
                 self._watches(informer) as start,
-                self._readers(client, in_cluster=in_cluster) as readers,
+                self._readers(election, in_cluster=in_cluster) as readers,
                 self._servers(informer, election),
             ):
                 reconciler = self._reconciler(client, readers, election)
@@ -195,9 +195,12 @@ class Operator:
 
     @contextlib.asynccontextmanager
     async def _readers(
-        self, client: Client, *, in_cluster: bool
+        self, election: Election, *, in_cluster: bool
     ) -> AsyncIterator[CoordinatorReaders]:
-        transport = self._transport(client, in_cluster=in_cluster)
+        configuration = await load_configuration(in_cluster=in_cluster)
+        configuration.connection_pool_maxsize = 0  # each coordinator holds one connection
+        proxied = Client(configuration, self._metrics.called, fence=election.write_time_s)
+        transport = self._transport(proxied, in_cluster=in_cluster)
         readers = CoordinatorReaders(
             transport,
             self._settings.operator_key,
@@ -209,6 +212,7 @@ class Operator:
         finally:
             await readers.close()
             await transport.close()
+            await proxied.close()
 
     def _wake(self, key: JobKey, state: JobState, is_urgent: bool) -> None:
         """A coordinator has told something; steps alone wait until the status may be written."""
