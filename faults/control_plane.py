@@ -10,6 +10,7 @@ from demo import install
 from faults.scene import Place, Scene
 
 OPERATOR = "app.kubernetes.io/name=tpujob-operator"
+_REPLICAS = 2
 
 
 def kill_operator(scene: Scene, _: Place) -> None:
@@ -27,6 +28,13 @@ def operators(scene: Scene) -> list[Any]:
     return found
 
 
+def leader(scene: Scene) -> str:
+    """Name of the operator's pod that acts."""
+    leases: Any = client.CoordinationV1Api(scene.kube.core.api_client)
+    lease = leases.read_namespaced_lease("tpujob-operator", install.NAMESPACE)
+    return str(lease.spec.holder_identity.rpartition("_")[0])
+
+
 def stop_operator(scene: Scene, _: Place) -> None:
     """Scale the operator to nothing."""
     _scale(scene, 0)
@@ -34,7 +42,7 @@ def stop_operator(scene: Scene, _: Place) -> None:
 
 def start_operator(scene: Scene, _: Place) -> None:
     """Undo ``stop_operator``."""
-    _scale(scene, 1)
+    _scale(scene, _REPLICAS)
 
 
 def _scale(scene: Scene, replicas: int) -> None:

@@ -183,6 +183,18 @@ _OF_OPERATOR = (
         "look at the monitor's labels and at network policies.",
     ),
     Alert(
+        "TPUJobOperatorWithoutLeader",
+        f"sum({f.LEADER.series}) < 1",
+        "2m",
+        "critical",
+        "No replica of the tpujob operator acts",
+        "Replicas run, and none of them holds the Lease. Jobs go on and recover in place; lost "
+        "pods are not replaced, and status stands still.",
+        "The replicas' logs say why the Lease cannot be reached: the API server is away, or slower "
+        "than half of `TPUJOB_LEASE_RENEW_DEADLINE_S`, or the right to it is missing. "
+        "`kubectl -n tpujob-system get lease`.",
+    ),
+    Alert(
         "TPUJobOperatorBlind",
         f"{f.WATCH_AGE.series} > 300",
         "1m",

@@ -211,7 +211,8 @@ OPERATOR = Board(
         _number("Jobs that wait for a worker", "short", f"sum({f.QUEUE_DEPTH.series})"),
         _number("Coordinators that cannot be read", "short", f"sum({f.SILENT.series})"),
         _number("Age of the picture of the cluster", "s", f"max({f.WATCH_AGE.series})"),
-        _curves("Longest wait for a worker", "s", (f.QUEUE_AGE.series, "wait")),
+        _curves("Longest wait for a worker", "s", (f"max({f.QUEUE_AGE.series})", "wait")),
+        _curves("Replica that acts", "short", (f.LEADER.series, "{{pod}}")),
         _curves(
             "Passes over jobs",
             "ops",

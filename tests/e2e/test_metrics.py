@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from demo import install
-from faults import processes
+from faults import control_plane, processes
 from faults.scene import Place
 from localcluster.kubeapi import Object
 from monitoring import dashboards
@@ -31,8 +31,9 @@ def test_prometheus_finds_what_status_says(jobs: Jobs, tmp_path: Path) -> None:
     objectives = {"goodput": 0.9, "mfu": 0.05}
     job = jobs.train("j", steps=_STEPS, checkpoint=checkpoint, objectives=objectives)
     created = job["metadata"]["creationTimestamp"]
+    leader = control_plane.leader(jobs.scene("j"))  # the standby has no metrics of jobs
     services = {
-        "operator": f"{install.NAMESPACE}/services/tpujob-operator-metrics:metrics",
+        "operator": f"{install.NAMESPACE}/pods/{leader}:9090",
         "coordinator": f"{jobs.namespace}/services/j-coordinator:http",
     }
     api = jobs.kube.core.api_client.configuration

@@ -22,6 +22,8 @@ _J = 'namespace="n",job="j"'
 _RUNNING = {f'tpujob_info{{{_J},state="Running"}}': "1x9000"}
 _HEALTHY = {
     "tpujob_operator_queue_depth": "0x9000",
+    'tpujob_operator_leader{pod="a"}': "1x9000",
+    'tpujob_operator_leader{pod="b"}': "0x9000",
     "tpujob_operator_queue_age_seconds": "0x9000",
     "tpujob_operator_watch_age_seconds": "200x9000",
     "tpujob_operator_silent_coordinators": "0x9000",
@@ -125,6 +127,12 @@ CASES = [
         "UnattributedTime",
     ),
     Case("no operator", {}, "10m", frozenset({"TPUJobOperatorDown"})),
+    _case(
+        "nobody leads",
+        "10m",
+        {'tpujob_operator_leader{pod="a"}': "0x90"},
+        "OperatorWithoutLeader",
+    ),
     _case("blind", "5m", {"tpujob_operator_watch_age_seconds": "1000x9"}, "OperatorBlind"),
     _case("stuck", "10m", {"tpujob_operator_queue_age_seconds": "100x99"}, "OperatorStuck"),
     _case(
