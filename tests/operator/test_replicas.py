@@ -102,7 +102,7 @@ def test_standby_watches_and_writes_nothing(
         assert _gauge(standby, "tpujob_operator_leader") == 0
         assert _gauge(standby, "tpujob_operator_queue_depth") == 0
         assert "tpujob_operator_reconciles_total{" not in standby.get("metrics", "/metrics")
-        assert _verbs(standby) <= {"get", "list"}
+        assert _verbs(standby) <= {"get", "list", "watch"}
         assert {"create", "patch"} & _verbs(leader)
 
 
