@@ -8,10 +8,12 @@ listings, so the jobs have a reflector, too (docs/decisions/0017).
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import kopf
@@ -24,6 +26,7 @@ from tpujob_operator.shell.client import Client, is_in_cluster
 from tpujob_operator.shell.nodecache import NodeCache
 from tpujob_operator.shell.reflector import Reflector, Scope
 from tpujob_operator.shell.retries import backoff_s
+from tpujob_operator.shell.tasks import in_own_loop
 from tpujob_tpu.catalogue import ACCELERATOR_LABEL
 
 _log = logging.getLogger(__name__)
@@ -69,15 +72,17 @@ class Informer:
         await asyncio.gather(*(reflector.relist() for reflector in self._reflectors))
 
     async def watch(self, stop: asyncio.Event, ready: asyncio.Event) -> None:
-        """Run Kopf until ``stop`` is set, or until a signal ends it.
+        """Run Kopf until ``stop`` is set.
 
         Kopf ends when a watch tells of an error. That is no reason to end the process: Kopf
-        starts again, with a new listing.
+        starts again, with a new listing. When it ends, it cancels every task of its event loop,
+        so it has a loop of its own, in a thread; events come from there.
         """
+        outer = asyncio.get_running_loop()
         failures = 0
         while True:
             try:
-                await self._run_kopf(stop, ready)
+                await in_own_loop(functools.partial(self._run_kopf, outer, ready), stop)
                 break
             except Exception as error:  # noqa: BLE001 - whatever ends Kopf
                 delay_s = backoff_s(failures, _FIRST_RESTART_S, _LONGEST_RESTART_S)
@@ -85,28 +90,30 @@ class Informer:
             await asyncio.sleep(delay_s)
             failures += 1
 
-    async def _run_kopf(self, stop: asyncio.Event, ready: asyncio.Event) -> None:
+    async def _run_kopf(
+        self, outer: asyncio.AbstractEventLoop, ready: asyncio.Event, stop: asyncio.Event
+    ) -> None:
+        is_ready: Future[None] = Future()
+        is_ready.add_done_callback(lambda _: outer.call_soon_threadsafe(ready.set))
         await kopf.operator(
-            registry=self._registry(),
+            registry=self._registry(outer),
             settings=_kopf_settings(),
             standalone=True,
             clusterwide=not self._namespaces,
             namespaces=self._namespaces,
             stop_flag=stop,
-            ready_flag=ready,
+            ready_flag=is_ready,
         )
 
-    def _registry(self) -> kopf.OperatorRegistry:
+    def _registry(self, outer: asyncio.AbstractEventLoop) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
         kind = TPU_TRAINING_JOB
         head = {"apiVersion": kind.api_version, "kind": kind.kind}
 
         async def take(event: Any, **_: Any) -> None:
             obj = {**head, **event["object"]}
-            if event["type"] == "DELETED":
-                self._cache.remove(kind, obj)
-            else:
-                self._cache.put(kind, obj)
+            act = self._cache.remove if event["type"] == "DELETED" else self._cache.put
+            outer.call_soon_threadsafe(act, kind, obj)
 
         kopf.on.event(kind.group, kind.version, kind.plural, id=kind.plural, registry=registry)(
             take
@@ -133,5 +140,6 @@ def _kopf_settings() -> kopf.OperatorSettings:
     settings.posting.enabled = False
     settings.networking.error_backoffs = _EndlessBackoffs()
     settings.watching.reconnect_backoff = 0.1
-    settings.process.ultimate_exiting_timeout = 20
+    # It would end the whole process by SIGKILL, after what has only ended Kopf.
+    settings.process.ultimate_exiting_timeout = None
     return settings

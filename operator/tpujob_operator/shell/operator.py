@@ -87,7 +87,6 @@ class Operator:
         in_cluster = is_in_cluster(os.environ)
         async with self._clients(in_cluster=in_cluster) as (client, election):
             informer = Informer(self._settings, client, self._cache, self._nodes)
-            # Kopf is the last to end: it waits for every task that it finds.
             async with (
                 self._watches(informer) as start,
                 self._readers(election, in_cluster=in_cluster) as readers,
@@ -135,7 +134,6 @@ class Operator:
         await actor.informer.list_all()
         start()
         await self._is_ready.wait()
-        self._handle_signals()  # Kopf has put its own handlers in place
         _log.info("the operator is ready")
         await election.acquire()
         # A task of its own: the Lease is renewed until the last pass has ended.
@@ -174,12 +172,9 @@ class Operator:
         stop = asyncio.Event()
         tasks: list[asyncio.Task[None]] = []
 
-        async def watch() -> None:
-            await informer.watch(stop, self._is_ready)
-            self._stop.set()  # Kopf has caught a signal
-
         def start() -> asyncio.Task[None]:
-            tasks.append(asyncio.create_task(watch(), name="kopf"))
+            watching = informer.watch(stop, self._is_ready)
+            tasks.append(asyncio.create_task(watching, name="kopf"))
             return tasks[0]
 
         try:
