@@ -46,7 +46,6 @@ from tpujob_operator.shell.transport import DirectTransport, ProxyTransport
 _log = logging.getLogger(__name__)
 #: Passes under way at the end have this long to finish.
 _DRAIN_S = 5.0
-_STALE_ROUNDS = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -280,7 +279,7 @@ class Operator:
             }
         )
         probes, probe_port = await serve_probes(
-            self._settings.probe_port, lambda: self._fault(informer), self._unreadiness
+            self._settings.probe_port, self._progress.fault, self._unreadiness
         )
         metrics, metrics_port = await serve_metrics(
             self._settings.metrics_port, self._metrics.registry
@@ -291,12 +290,6 @@ class Operator:
         finally:
             await probes.cleanup()
             await metrics.cleanup()
-
-    def _fault(self, informer: Informer) -> str:
-        """What is wrong with the operator, in words; empty: nothing."""
-        if fault := self._progress.fault():
-            return fault
-        return ""
 
     def _unreadiness(self) -> str:
         return "" if self._is_ready.is_set() else "the cache is being filled"
