@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,14 +15,31 @@ from kubernetes.aio.client import Configuration
 from tests.operator.test_cache import tpu_node
 from tpujob_operator.core.kinds import NODE
 from tpujob_operator.core.nodes import Pulse, is_mass_outage, take_pulse
-from tpujob_operator.core.views import JobView
+from tpujob_operator.core.views import JobSetView, JobView
 from tpujob_operator.shell.client import Client
 from tpujob_operator.shell.jobevents import JobEvents
 from tpujob_operator.shell.nodecache import NodeCache
 from tpujob_operator.shell.pulses import Pulses
+from tpujob_operator.shell.quota import Workloads
 
 _START_MS = 1_790_000_000_000
 _SILENT = {"spec": {"renewTime": "2026-01-01T00:00:00Z"}}
+
+
+def _workloads(request: web.Request) -> web.Response:
+    """Those of JobSets u0 to u9, of the older one of Kueue's versions."""
+    if "v1beta2" in request.path:
+        return web.Response(status=404)
+    reserved = {"type": "QuotaReserved", "status": "False", "message": "not enough v5e"}
+    items = [
+        {
+            "metadata": {"labels": {"kueue.x-k8s.io/job-uid": f"u{number}"}},
+            "spec": {},
+            "status": {"conditions": [reserved]},
+        }
+        for number in range(10)
+    ]
+    return web.json_response({"metadata": {"resourceVersion": "100"}, "items": items})
 
 
 @contextlib.asynccontextmanager
@@ -32,6 +51,8 @@ async def client_of(asked: list[str]) -> AsyncIterator[Client]:
         if request.path.endswith("/events"):
             message = f"refused, {len(asked)}"
             return web.json_response({"items": [{"message": message, "lastTimestamp": "x"}]})
+        if request.path.endswith("/workloads"):
+            return _workloads(request)
         is_lease = "/leases/" in request.path
         return web.json_response(_SILENT if is_lease else tpu_node(1))
 
@@ -132,3 +153,33 @@ async def test_events_of_a_job_are_read_at_growing_intervals() -> None:
     assert len(asked) == 7  # after 0, 5, 15, 35, 75, 155 and 315 s
     assert words[0] == words[4] == "refused, 1"
     assert words[-1] == "refused, 7"
+
+
+async def test_jobs_that_wait_for_quota_share_a_listing() -> None:
+    """A thousand queued jobs were a hundred listings a second, each a scan of the namespace."""
+    asked: list[str] = []
+    now_s = 0.0
+    jobsets = [
+        JobSetView(namespace="ns", name=f"j{number}-1", uid=f"u{number}", version=number)
+        for number in range(11)
+    ]
+    async with client_of(asked) as client:
+        workloads = Workloads(client, lambda: now_s)
+        for _ in range(20):
+            waits = await asyncio.gather(*map(workloads.wait_of, jobsets))
+            now_s += 1.0
+    listings = [path for path in asked if "v1beta1" in path]
+    assert len(listings) == 2
+    assert {wait.words for wait in waits[:10]} == {"not enough v5e"}
+    assert "no Workload" in waits[10].words
+
+
+async def test_a_listing_is_never_older_than_the_jobset() -> None:
+    """Else the job would tell of an eviction in words of before."""
+    asked: list[str] = []
+    async with client_of(asked) as client:
+        workloads = Workloads(client, lambda: 0.0)
+        jobset = JobSetView(namespace="ns", name="j-1", uid="u0", version=100)
+        for version in (100, 100, 101):
+            await workloads.wait_of(dataclasses.replace(jobset, version=version))
+    assert len([path for path in asked if "v1beta1" in path]) == 2

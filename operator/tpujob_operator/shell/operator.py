@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import functools
 import logging
 import os
 import signal
@@ -37,7 +36,7 @@ from tpujob_operator.shell.probes import serve_metrics, serve_probes
 from tpujob_operator.shell.progress import Progress
 from tpujob_operator.shell.pulses import Pulses
 from tpujob_operator.shell.queue import KeyedQueue
-from tpujob_operator.shell.quota import wait_for_quota
+from tpujob_operator.shell.quota import Workloads
 from tpujob_operator.shell.reconcile import Reconciler, status_interval_ms
 from tpujob_operator.shell.tainter import Tainter
 from tpujob_operator.shell.tasks import drain, first_end
@@ -251,7 +250,7 @@ class Operator:
             options=options,
             metrics=self._metrics,
             progress=self._progress,
-            quota=functools.partial(wait_for_quota, client),
+            quota=Workloads(client).wait_of,
         )
 
         def follow(key: JobKey, snapshot: Snapshot | None, plan: Plan | None) -> None:

@@ -21,7 +21,7 @@ from tpujob_operator.core.snapshot import (
     JobKey,
     Snapshot,
 )
-from tpujob_operator.core.views import PodView
+from tpujob_operator.core.views import JobSetView, PodView
 from tpujob_operator.shell.cache import Cache, Object
 from tpujob_operator.shell.client import ApiError
 from tpujob_operator.shell.clock import now_ms
@@ -67,7 +67,7 @@ class Reconciler:
         options: ManifestOptions,
         metrics: OperatorMetrics,
         progress: Progress,
-        quota: Callable[[str, str], Awaitable[Wait]],
+        quota: Callable[[JobSetView], Awaitable[Wait]],
     ) -> None:
         self._cache = cache
         self._queue = queue
@@ -149,7 +149,7 @@ class Reconciler:
         """The snapshot with what Kueue and the Job controller say, where the job waits for them."""
         jobset = snapshot.jobset
         if snapshot.job and snapshot.job.spec.queue and jobset and jobset.is_suspended:
-            wait = await self._quota(snapshot.key.namespace, jobset.uid)
+            wait = await self._quota(jobset)
             snapshot = dataclasses.replace(snapshot, quota=wait)
         jobs = (*snapshot.current_jobs, *((snapshot.preflight,) if snapshot.preflight else ()))
         podless = unmade.podless_jobs(jobs, snapshot.pods, at_ms)
