@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bench.figures import machine, show
 from tpujob_agent import protocol, wire
+from tpujob_agent.handshake import AgentSide
 from tpujob_agent.protocol import CoordinatorConfig, Env, Phase, ProcessState, Report
 
 _HOSTS = 16  # a slice of 64 chips
@@ -85,18 +86,24 @@ class _Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
+        self._side = AgentSide(_TOKEN, self._introduce)
+
+    def _introduce(self, nonce: str, version: int) -> protocol.Hello:
         slice_index, host = self._place
         name = f"j-1-slice-{slice_index}-{host}"
         ip = f"10.{slice_index // 250}.{slice_index % 250}.{host}"
-        hello = protocol.Hello(_TOKEN, *self._place, name, name, ip, name, _now_ms(), 1)
-        transport.write(wire.encode(hello))
-        self.transport.write(wire.encode(Report(_now_ms(), ProcessState.IDLE, 0)))
+        return protocol.Hello(*self._place, name, name, ip, name, _now_ms(), 1, version, nonce)
 
     def data_received(self, data: bytes) -> None:
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         for line in lines:
-            message = wire.decode(line)
-            if isinstance(message, protocol.Run):
+            message = self._side.read(line)
+            if isinstance(message, protocol.Challenge):
+                self.transport.write(self._side.answer(message))
+            elif isinstance(message, protocol.Welcome):
+                idle = Report(_now_ms(), ProcessState.IDLE, 0)
+                self.transport.write(self._side.signed(idle))
+            elif isinstance(message, protocol.Run):
                 self._generation, self._processes = message.generation, message.num_processes
                 self._agents.count()
                 self.report(step=0)
@@ -134,7 +141,7 @@ class _Link(asyncio.Protocol):
 
     def _send(self, state: ProcessState, **fields: object) -> None:
         report = Report(_now_ms(), state, self._generation, self._processes, **fields)  # type: ignore[arg-type] # as given above
-        self.transport.write(wire.encode(report))
+        self.transport.write(self._side.signed(report))
 
 
 def _now_ms() -> int:

@@ -7,15 +7,20 @@ import json
 from faults import diary
 from faults.diary import Line
 from faults.scene import LEADER, Place, Scene
-from tpujob_agent.protocol import HTTP_PORT, LOSSES_PATH, TOKEN_HEADER, Env
+from tpujob_agent.protocol import HTTP_PORT, LOSSES_PATH, Env
+from tpujob_operator.api.podtemplate import AGENT_DIR
 
-#: A pod's variables open the coordinator's HTTP side.
+#: A pod's variables, and its agent's own code, open the coordinator's HTTP side.
 _LOSSES = f"""
-import os, urllib.request as web
+import os, sys, time, urllib.request as web
+sys.path.insert(0, "{AGENT_DIR}/agent.pyz")
+from tpujob_agent import signing
 host = os.environ["{Env.COORDINATOR}"].partition(":")[0]
-token = {{"{TOKEN_HEADER}": os.environ["{Env.TOKEN}"]}}
+token, now_ms = os.environ["{Env.TOKEN}"], time.time_ns() // 1_000_000
+signed = signing.sign(token, "GET", "{LOSSES_PATH}", now_ms, query={{"after": "%d"}})
 url = f"http://{{host}}:{HTTP_PORT}{LOSSES_PATH}?after=%d"
-print(web.urlopen(web.Request(url, headers=token)).read().decode())
+request = web.Request(url, headers={{signing.SIGNATURE_HEADER: signed}})
+print(web.urlopen(request).read().decode())
 """
 
 
@@ -25,7 +30,7 @@ def losses(scene: Scene, after: int = 0) -> dict[int, float]:
     Raises:
         LookupError: it has not answered.
     """
-    told = scene.shell(LEADER, f"python3 -c '{_LOSSES % after}'")
+    told = scene.shell(LEADER, f"python3 -c '{_LOSSES % (after, after)}'")
     try:
         found = json.loads(told)["losses"]
     except ValueError as error:

@@ -76,7 +76,7 @@ def of_coordinator() -> Iterator[Family]:
     config = CoordinatorConfig(
         "n", "j", attempt=1, slices=1, spares=0, hosts_per_slice=1, budgets={}
     )
-    for metric in CoreCollector(Core(config, "token", "epoch", 0)).collect():
+    for metric in CoreCollector(Core(config, "epoch", 0)).collect():
         labels = tuple(getattr(metric, "_labelnames", ()))  # samples may be missing
         yield Family(metric.name, MetricKind(metric.type), metric.documentation, labels)
 

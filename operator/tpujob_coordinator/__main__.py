@@ -14,8 +14,11 @@ from aiohttp import web
 
 from tpujob_agent.protocol import CoordinatorConfig, Env
 from tpujob_coordinator.core import Core
-from tpujob_coordinator.http import make_app
-from tpujob_coordinator.shell import LINE_BYTES, Clock, Shell, log
+from tpujob_coordinator.http import Visitors, make_app
+from tpujob_coordinator.link import Link
+from tpujob_coordinator.lobby import Lobby
+from tpujob_coordinator.membership import places
+from tpujob_coordinator.shell import Clock, Shell, log
 from tpujob_coordinator.stages import Stage
 
 #: After the job has finished, how long the operator may take to read the end of the timeline.
@@ -25,6 +28,8 @@ FAREWELL_BEGINS_S = 2.0
 #: and the workers then have this long to save; the pod's grace period is a little longer.
 FAREWELL_ENDS_S = 30.0
 USAGE_ERROR = 64
+#: Connections that have not proved themselves: two for each agent, and so many more.
+SPARE_SEATS = 64
 
 
 def settings(env: Mapping[str, str]) -> tuple[CoordinatorConfig, str]:
@@ -48,14 +53,19 @@ def settings(env: Mapping[str, str]) -> tuple[CoordinatorConfig, str]:
 async def serve(config: CoordinatorConfig, token: str) -> int:
     """Serve until the job has finished (0) or SIGTERM (143)."""
     clock = Clock()
-    shell = Shell(Core(config, token, uuid.uuid4().hex, clock.now_ms()), clock)
-    runner = web.AppRunner(make_app(shell, token), access_log=None)
+    shell = Shell(Core(config, uuid.uuid4().hex, clock.now_ms()), clock)
+    visitors = Visitors()
+    runner = web.AppRunner(make_app(shell, token, visitors), access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, None, config.http_port).start()
-    agents = await asyncio.start_server(
-        shell.serve_agent, None, config.agent_port, limit=LINE_BYTES, backlog=1024
+    assert runner.server is not None
+    loop = asyncio.get_running_loop()
+    receive = visitors.received_by(runner.server)
+    pages = await loop.create_server(receive, None, config.http_port)
+    lobby = Lobby(2 * places(config) + SPARE_SEATS)
+    agents = await loop.create_server(
+        lambda: Link(shell, token, lobby), None, config.agent_port, backlog=1024
     )
-    end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    end: asyncio.Future[int] = loop.create_future()
     leaving = _watch(end)
     jobs = [
         asyncio.create_task(_leave(shell, leaving, end)),
@@ -66,6 +76,7 @@ async def serve(config: CoordinatorConfig, token: str) -> int:
     for job in jobs:
         job.cancel()
     agents.close()
+    pages.close()
     await runner.cleanup()
     return exit_code
 

@@ -43,12 +43,12 @@ from tpujob_coordinator.verdicts import End, Rank
 class Generations:
     """The part of the state machine that knows worlds; ``Core`` brings it the agents' words."""
 
-    def __init__(self, config: CoordinatorConfig, token: str, epoch: str, now_ms: int) -> None:
+    def __init__(self, config: CoordinatorConfig, epoch: str, now_ms: int) -> None:
         self.config = config
         self.timeline = Timeline(epoch)
         self.losses = LossSeries()
         self.budgets = Budgets(config.budgets, config.budgets_used)
-        self.roster = Roster(config, token, now_ms)
+        self.roster = Roster(config, now_ms)
         self.pacing = Pacing(config)
         self.notices = Notices()
         self.stage = Stage.ADOPTING

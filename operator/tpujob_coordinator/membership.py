@@ -133,6 +133,11 @@ def is_valid_place(config: CoordinatorConfig, place: Place) -> bool:
     return 0 <= place.slice < slices and 0 <= place.host < config.hosts_per_slice
 
 
+def places(config: CoordinatorConfig) -> int:
+    """Number of agents of the job."""
+    return (config.slices + config.spares) * config.hosts_per_slice
+
+
 def wanted_hosts(config: CoordinatorConfig) -> int:
     """Number of members of a world of the wanted size."""
     return config.slices * config.hosts_per_slice

@@ -5,9 +5,9 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterator
 
-from tpujob_agent.protocol import PROTOCOL_VERSION, CoordinatorConfig, Hello
+from tpujob_agent.protocol import OLDEST_PROTOCOL, PROTOCOL_VERSION, CoordinatorConfig, Hello
 from tpujob_agent.wire import member_timeout_s
-from tpujob_coordinator import membership, verdicts
+from tpujob_coordinator import membership
 from tpujob_coordinator.membership import Member, Place, wanted_hosts
 
 #: A broken stream may be a blip of the network: its agent reconnects within a second.
@@ -23,22 +23,20 @@ _MINUTE_MS = 60_000
 class Roster:
     """Members of one job. Times in milliseconds on the coordinator's clock."""
 
-    def __init__(self, config: CoordinatorConfig, token: str, now_ms: int) -> None:
+    def __init__(self, config: CoordinatorConfig, now_ms: int) -> None:
         self._ticked_at_ms = now_ms
         self.members: dict[Place, Member] = {}
         self._config = config
         self._timeout_ms = int(member_timeout_s(wanted_hosts(config)) * 1000)
-        self._token = token
         self._by_connection: dict[int, Place] = {}
         self._superseded: dict[str, None] = {}  # incarnations, oldest first
         self._joined_at_ms: dict[Place, collections.deque[int]] = {}
 
     def refusal(self, hello: Hello, now_ms: int) -> str:
         """Why this agent may not join; empty when it may."""
-        if hello.protocol != PROTOCOL_VERSION:
-            return f"protocol {hello.protocol}, this coordinator speaks {PROTOCOL_VERSION}"
-        if not verdicts.is_same_secret(hello.token, self._token):
-            return "wrong token"
+        if not OLDEST_PROTOCOL <= hello.protocol <= PROTOCOL_VERSION:
+            speaks = f"{OLDEST_PROTOCOL} to {PROTOCOL_VERSION}"
+            return f"protocol {hello.protocol}, this coordinator speaks {speaks}"
         if hello.attempt not in (0, self._config.attempt):
             return f"attempt {hello.attempt}, this is the coordinator of {self._config.attempt}"
         place = Place(hello.slice, hello.host)

@@ -10,18 +10,19 @@ import time
 from collections.abc import Iterable, Mapping
 
 from tpujob_agent.notices import Notice
-from tpujob_agent.protocol import Event, Hello, ProtocolError
-from tpujob_agent.wire import decode, encode
+from tpujob_agent.protocol import Event, Hello, Message, Welcome
+from tpujob_agent.wire import encode
 from tpujob_coordinator.core import Core
+from tpujob_coordinator.link import Link
 from tpujob_coordinator.stages import Send, Stage
 from tpujob_coordinator.timeline import KEPT_BYTES
 
-#: Longest line of an agent: a report with a full ring of losses is about 20 kB.
-LINE_BYTES = 1 << 20
-HELLO_TIMEOUT_S = 5.0
 TICK_S = 0.25
-#: An agent that takes no messages for this many waiting bytes is dropped.
-_BACKLOG_BYTES = 1 << 20
+#: Complaints about connections that are written to the log in a minute.
+_COMPLAINTS = 20
+_MINUTE_MS = 60_000
+#: At the end of the job, how long its agents may take to hear of it.
+_FINISH_S = 5.0
 
 
 class Clock:
@@ -44,7 +45,10 @@ class Shell:
         self.clock = clock
         self.acknowledged = 0  # number of the newest event the operator has read
         self._numbers = itertools.count(1)
-        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._links: dict[int, Link] = {}
+        self._connections: dict[Link, int] = {}
+        self._are_gone: asyncio.Event | None = None  # all agents, at the end
+        self._complained_ms = self._complaints = 0
         self._told = 0
         self._is_settling = False
         self._are_losses_told = False
@@ -53,32 +57,40 @@ class Shell:
 
     # ---- agents
 
-    async def serve_agent(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One agent's connection from first to last line."""
+    def joined(self, link: Link, hello: Hello) -> None:
+        """An agent has proved itself: take it in, or refuse it."""
         connection = next(self._numbers)
-        self._writers[connection] = writer
-        try:
-            async with asyncio.timeout(HELLO_TIMEOUT_S):
-                first = _as_hello(await reader.readline())
-            self.carry_out(self.core.hello(connection, first, self.clock.now_ms()))
-            self.settle_soon()
-            await self._read(connection, reader)
-        except (ProtocolError, OSError, TimeoutError, ValueError) as error:
-            log(f"connection {connection} from {writer.get_extra_info('peername')}: {error}")
-        finally:
-            self._writers.pop(connection, None)
-            self.core.broken(connection, self.clock.now_ms())
-            writer.close()
+        self._links[connection], self._connections[link] = link, connection
+        effects = self.core.hello(connection, hello, self.clock.now_ms())
+        if self.core.roster.of(connection):
+            link.send(encode(Welcome()))
+        self.carry_out(effects)
+        self.settle_soon()
 
-    async def _read(self, connection: int, reader: asyncio.StreamReader) -> None:
-        while line := await reader.readline():
-            try:
-                message = decode(line)
-            except ProtocolError as error:  # a newer agent may know more kinds
-                log(str(error))
-                continue
-            self.carry_out(self.core.message(connection, message, self.clock.now_ms()))
-            self.settle_soon()
+    def said(self, link: Link, message: Message) -> None:
+        """An agent that has been taken in says something."""
+        connection = self._connections[link]
+        self.carry_out(self.core.message(connection, message, self.clock.now_ms()))
+        self.settle_soon()
+
+    def ended(self, link: Link) -> None:
+        """Its connection is over."""
+        connection = self._connections.pop(link)
+        del self._links[connection]
+        self.core.broken(connection, self.clock.now_ms())
+        if self._are_gone and not self._links:
+            self._are_gone.set()
+
+    def complain(self, problem: str) -> None:
+        """A line of the log about a connection, unless there are too many."""
+        now_ms = self.clock.now_ms()
+        if now_ms - self._complained_ms >= _MINUTE_MS:
+            if self._complaints > _COMPLAINTS:
+                log(f"{self._complaints - _COMPLAINTS} more complaints about connections")
+            self._complained_ms, self._complaints = now_ms, 0
+        self._complaints += 1
+        if self._complaints <= _COMPLAINTS:
+            log(problem)
 
     def tell(
         self, notices: Iterable[Notice], budgets: Mapping[str, int], taken_away: Iterable[int]
@@ -90,14 +102,17 @@ class Shell:
 
     def carry_out(self, effects: Iterable[Send]) -> None:
         """Send what the core wants sent."""
+        encoded: tuple[Message | None, bytes] = (None, b"")
         for effect in effects:
-            writer = self._writers.get(effect.connection)
-            if writer is None or writer.is_closing():
+            link = self._links.get(effect.connection)
+            if link is None:
                 continue
             if effect.message is not None:
-                writer.write(encode(effect.message))
-            if effect.is_last or writer.transport.get_write_buffer_size() > _BACKLOG_BYTES:
-                writer.close()
+                if effect.message is not encoded[0]:  # the same one goes to thousands
+                    encoded = effect.message, encode(effect.message)
+                link.send(encoded[1])
+            if effect.is_last:
+                link.close()
 
     def settle_soon(self) -> None:
         """Settle once for all messages of this turn of the loop."""
@@ -124,11 +139,12 @@ class Shell:
 
     async def finish(self) -> None:
         """Send all agents home and wait until they have been told."""
+        self._are_gone = asyncio.Event()
         self.carry_out(self.core.finish())
-        for writer in list(self._writers.values()):
-            with contextlib.suppress(OSError, TimeoutError):
-                async with asyncio.timeout(1):
-                    await writer.wait_closed()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FINISH_S):
+                while self._links:
+                    await self._are_gone.wait()
 
     # ---- events
 
@@ -187,13 +203,6 @@ class Shell:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s), self._news:
                 await self._news.wait_for(lambda: self.acknowledged >= self.core.timeline.last)
-
-
-def _as_hello(line: bytes) -> Hello:
-    message = decode(line)
-    if not isinstance(message, Hello):
-        raise ProtocolError(f"the first line is no hello but {message.TYPE}")
-    return message
 
 
 def log(message: str) -> None:

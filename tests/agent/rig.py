@@ -11,13 +11,15 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.waiting import wait_until
-from tpujob_agent import processes, protocol
+from tpujob_agent import processes, signing
 from tpujob_agent.build import build
 from tpujob_agent.protocol import CoordinatorConfig, Env, EventKind
 from tpujob_agent.trainer import record_path
@@ -34,6 +36,15 @@ def free_ports(count: int) -> list[int]:
         for one in sockets:
             one.bind(("127.0.0.1", 0))
         return [one.getsockname()[1] for one in sockets]
+
+
+def signature(token: str, method: str, path: str, body: Any = None) -> dict[str, str]:
+    """The header of a request, of which the path may have a query."""
+    parts = urllib.parse.urlsplit(path)
+    query = dict(urllib.parse.parse_qsl(parts.query, keep_blank_values=True))
+    now_ms = time.time_ns() // 1_000_000
+    value = signing.sign(token, method, parts.path, now_ms, query=query, body=body)
+    return {signing.SIGNATURE_HEADER: value}
 
 
 def jax_port_base() -> int:
@@ -189,7 +200,8 @@ class Rig:
     def get(self, path: str, token: str = TOKEN) -> Any:
         """GET a JSON document of the coordinator."""
         url = f"http://127.0.0.1:{self.config.http_port}{path}"
-        request = urllib.request.Request(url, headers={protocol.TOKEN_HEADER: token})
+        headers = signature(token, "GET", path)
+        request = urllib.request.Request(url, headers=headers)
         with urllib.request.urlopen(request, timeout=60) as response:
             body = response.read()
         return json.loads(body) if body.startswith(b"{") else body.decode()

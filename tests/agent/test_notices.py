@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 
-from tests.agent.rig import TOKEN, Rig, rig
+from tests.agent.rig import TOKEN, Rig, rig, signature
 from tests.agent.test_watched import start
 from tpujob_agent.notices import Notice
-from tpujob_agent.protocol import STATE_PATH, TELL_PATH, TOKEN_HEADER, Cause, EventKind
+from tpujob_agent.protocol import STATE_PATH, TELL_PATH, Cause, EventKind
 
 
 def put(made: Rig, body: Any, token: str = TOKEN) -> int:
     """The status of a request."""
     url = f"http://127.0.0.1:{made.config.http_port}{TELL_PATH}"
     text = json.dumps(body).encode()
-    request = urllib.request.Request(url, text, {TOKEN_HEADER: token}, method="PUT")
+    headers = signature(token, "PUT", TELL_PATH, body)
+    request = urllib.request.Request(url, text, headers, method="PUT")
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return int(answer.status)

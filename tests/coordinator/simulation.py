@@ -146,7 +146,7 @@ class Simulation:
         self.core = self._new_core()
 
     def _new_core(self) -> Core:
-        return Core(self.config, TOKEN, f"epoch{next(self._numbers)}", self.now_ms)
+        return Core(self.config, f"epoch{next(self._numbers)}", self.now_ms)
 
     @property
     def places(self) -> list[Place]:
@@ -193,7 +193,6 @@ class Simulation:
             self.disconnect(agent)
         agent.connection = next(self._numbers)
         hello = protocol.Hello(
-            token=TOKEN,
             slice=agent.place.slice,
             host=agent.place.host,
             pod=agent.pod,

@@ -377,7 +377,6 @@ def test_a_spare_slice_takes_over() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"token": "wrong"}, "token"),
         ({"slice": 2}, "no slice 2"),
         ({"host": -1}, "no slice"),
         ({"protocol": 99}, "protocol 99"),

@@ -160,9 +160,7 @@ def test_restarts_used_before_count() -> None:
 
 def member(place: Place, state: ProcessState | None, **fields: bool | None) -> Member:
     """A member in a state."""
-    hello = Hello(
-        "t", place.slice, place.host, "p", "n", f"10.0.{place.slice}.{place.host}", "i", 0
-    )
+    hello = Hello(place.slice, place.host, "p", "n", f"10.0.{place.slice}.{place.host}", "i", 0)
     report = Report(0, state, 0) if state else None
     made = Member(hello, 1, 0, report=report)
     return dataclasses.replace(made, **fields)  # type: ignore[arg-type] # as named

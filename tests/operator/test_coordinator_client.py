@@ -10,7 +10,8 @@ from aiohttp import web
 
 from tests.waiting import PATIENCE_S
 from tpujob_agent.notices import Notice
-from tpujob_agent.protocol import TELL_PATH, TIMELINE_PATH, TOKEN_HEADER, Cause, EventKind
+from tpujob_agent.protocol import TELL_PATH, TIMELINE_PATH, Cause, EventKind
+from tpujob_agent.signing import SIGNATURE_HEADER, Verifier, is_of_body
 from tpujob_operator.core.history import Cursor
 from tpujob_operator.core.kinds import TPU_TRAINING_JOB, Ref
 from tpujob_operator.core.manifests import secret
@@ -18,6 +19,7 @@ from tpujob_operator.core.memory import Memory
 from tpujob_operator.core.observations import Fact, FactKind
 from tpujob_operator.core.snapshot import JobKey, Told
 from tpujob_operator.core.timeline import TimelineBatch
+from tpujob_operator.shell.clock import now_ms
 from tpujob_operator.shell.coordinator_client import CoordinatorReaders
 from tpujob_operator.shell.jobstate import JobState
 from tpujob_operator.shell.transport import (
@@ -116,8 +118,15 @@ class Reading:
         self.woken.clear()
 
 
+def is_signed(verifier: Verifier, request: web.Request) -> bool:
+    """Whether a coordinator would take the request."""
+    given = request.headers[SIGNATURE_HEADER]
+    problem = verifier.problem(given, request.method, request.path, request.query, now_ms())
+    return problem == ""
+
+
 async def test_events_are_read_from_the_cursor_with_the_token(server: Server) -> None:
-    """Each request goes on where the last answer ended, and carries the job's own token."""
+    """Each request goes on where the last answer ended, and is signed with the job's own token."""
     server.answers.put_nowait(told("e", 1, 2))
     async with Reading(server.port) as reading:
         await reading.wait_woken()
@@ -126,7 +135,9 @@ async def test_events_are_read_from_the_cursor_with_the_token(server: Server) ->
     assert reading.state.history.ledger.complete
     assert first.query["after"] == "0"
     assert (second.query["epoch"], second.query["after"]) == ("e", "2")
-    assert first.headers[TOKEN_HEADER] == secret.token(OPERATOR_KEY, "u")
+    verifier = Verifier(secret.token(OPERATOR_KEY, "u"))
+    assert is_signed(verifier, first)
+    assert is_signed(verifier, second)
 
 
 @pytest.mark.parametrize("nonsense", [503, [], {"epoch": "e"}, {"events": 3}, "text"])
@@ -334,16 +345,18 @@ async def test_namesake_gets_a_reader_of_its_own(server: Server) -> None:
 
 
 async def test_notices_reach_the_coordinator(server: Server) -> None:
-    """They are put with the job's own token; an answer that is no success is an error."""
+    """They are put, signed with the job's own token; an answer that is no success is an error."""
     notice = Notice("n", Cause.MAINTENANCE, 0, "it goes")
     ref = Ref(TPU_TRAINING_JOB, *KEY, "u")
     made = Reading(server.port)
     server.answers.put_nowait({})
     told = Told("e", (notice,), {"process": 3}, (7,))
     await made.readers.tell(ref, told)
-    assert (await server.requests.get()).headers[TOKEN_HEADER] == secret.token(OPERATOR_KEY, "u")
+    request = await server.requests.get()
+    assert is_signed(Verifier(secret.token(OPERATOR_KEY, "u")), request)
     body = {"notices": [notice.to_json()], "budgets": {"process": 3}, "takenAway": [7]}
     assert server.bodies == [body]
+    assert is_of_body(request.headers[SIGNATURE_HEADER], body)
     server.answers.put_nowait(404)
     with pytest.raises(UnreachableError):
         await made.readers.tell(ref, told)

@@ -17,6 +17,7 @@ USAGE_ERROR = 64
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the agent; returns its exit code."""
+    processes.hide_memory()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["--"]:
         del arguments[0]

@@ -14,6 +14,7 @@ import uuid
 from tpujob_agent import processes, protocol, runs
 from tpujob_agent.child import Start
 from tpujob_agent.command import Kind, Program
+from tpujob_agent.handshake import AgentSide
 from tpujob_agent.launcher import Launcher
 from tpujob_agent.loop import turn
 from tpujob_agent.output import Output
@@ -64,7 +65,7 @@ class Agent:
         self._wake.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._signals, selectors.EVENT_READ, self._on_wake)
-        self._stream = Stream(settings.host, settings.port, self._wake_up)
+        self._stream = Stream(settings.host, settings.port, self._handshake, self._wake_up)
         self._launcher = self._launch(program)
 
     # ---- loop
@@ -95,7 +96,8 @@ class Agent:
             self._leave()
         self._unthrottle()
         if self._stream.connect():
-            self._greet()
+            self._listen()
+        self._forget_closed()
         self._log_connection()
         self._report_if_due()
 
@@ -248,15 +250,21 @@ class Agent:
 
     # ---- coordinator
 
-    def _greet(self) -> None:
-        socket_ = self._stream.socket
-        if socket_ is None:
-            return
-        self._selector.register(socket_, selectors.EVENT_READ, self._on_message)
+    def _handshake(self) -> AgentSide:
+        hello, incarnation = self._settings.hello, self._incarnation
+        return AgentSide(
+            self._settings.token,
+            lambda nonce, protocol: hello(incarnation, now_ms(), nonce, protocol),
+        )
+
+    def _listen(self) -> None:
+        if self._stream.socket is not None:
+            self._selector.register(self._stream.socket, selectors.EVENT_READ, self._on_message)
+
+    def _on_welcome(self) -> None:
         if self._trainer:
             self._trainer.resend()
         self._reported = ()
-        self._send(self._settings.hello(self._incarnation, now_ms()))
         if self._is_leaving:  # a new coordinator has not heard it
             self._send_leaving()
 
@@ -266,7 +274,7 @@ class Agent:
         if error and not self._connection_problem:
             name = f"{self._settings.host}:{self._settings.port}"
             log(f"no connection to the coordinator {name} ({error}); trying on")
-        elif self._connection_problem and self._stream.socket is not None:
+        elif self._connection_problem and self._stream.is_trusted:
             log("connected to the coordinator again")
         elif self._connection_problem:
             return
@@ -297,6 +305,8 @@ class Agent:
             log(f"finished: {message.reason}")
             self._exit_code = message.exit_code
             self._stop()
+        elif isinstance(message, protocol.Welcome):
+            self._on_welcome()
         elif isinstance(message, protocol.Refused):
             self._on_refused(message.reason)
 
@@ -346,7 +356,7 @@ class Agent:
         self._reported = look
         hosts = self._trainer.num_processes if self._trainer else 0
         self._report_at = time.monotonic() + report_interval_s(hosts)
-        if self._stream.socket is not None:
+        if self._stream.is_trusted:
             self._send(self._report())
 
     def _report(self) -> Report:
@@ -375,7 +385,7 @@ class Agent:
             return True
         # Without a coordinator nobody will ask for the save.
         is_asked = self._trainer is not None and self._trainer.is_asked_to_leave
-        return self._stream.socket is None and not is_asked
+        return not self._stream.is_trusted and not is_asked
 
     def _say_goodbye(self) -> int:
         """Deliver the last report and the last output, as far as anybody takes them."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from tpujob_agent.protocol import Env
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 #: In the command line of Python's resource tracker.
 _TRACKER = b"multiprocessing.resource_tracker"
@@ -37,6 +38,14 @@ def die_with_parent(parent: int) -> None:
 def adopt_orphans() -> None:
     """Become the parent of descendants whose own parent ends, as PID 1 is anyway."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def hide_memory() -> None:
+    """Keep others of the same user, as the program is, from reading our memory and environment.
+
+    They hold the job's token. CAP_SYS_PTRACE and CAP_PERFMON, which containers lack, open them.
+    """
+    _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def exit_of(status: int) -> tuple[int | None, int | None]:

@@ -6,7 +6,7 @@ import it: the agent (any image, standard library only), the coordinator and
 the operator.
 
 Agents hold one TCP stream to the coordinator, newline-delimited JSON in both
-directions. The first line an agent sends is a ``Hello``. The coordinator's
+directions, signed as ``tpujob_agent.handshake`` says. The coordinator's
 timeline (``Event``) is read over HTTP, see ``TIMELINE_PATH``.
 
 All times are integer milliseconds since the Unix epoch (``*_at_ms``) or
@@ -20,14 +20,23 @@ import enum
 import json
 from typing import ClassVar, TypeVar
 
-from tpujob_agent.environment import Env as Env  # noqa: PLC0414 - part of the contract
+from tpujob_agent.causes import BUDGET_OF_CAUSE as BUDGET_OF_CAUSE  # noqa: PLC0414 - the contract
+from tpujob_agent.causes import NOT_COUNTED as NOT_COUNTED  # noqa: PLC0414
+from tpujob_agent.causes import TAKEN_AWAY as TAKEN_AWAY  # noqa: PLC0414
+from tpujob_agent.causes import Budget as Budget  # noqa: PLC0414
+from tpujob_agent.causes import Cause as Cause  # noqa: PLC0414
+from tpujob_agent.causes import StragglerAction as StragglerAction  # noqa: PLC0414
+from tpujob_agent.environment import Env as Env  # noqa: PLC0414
 from tpujob_agent.events import Event as Event  # noqa: PLC0414
 from tpujob_agent.events import EventKind as EventKind  # noqa: PLC0414
 from tpujob_agent.events import Finding as Finding  # noqa: PLC0414
 from tpujob_agent.events import ProtocolError as ProtocolError  # noqa: PLC0414
 from tpujob_agent.text import Text
 
+#: The newest protocol that this release speaks, and the oldest. What older peers can ignore
+#: (another field, another message) is no new protocol; a new one leaves the last as the oldest.
 PROTOCOL_VERSION = 1
+OLDEST_PROTOCOL = 1
 
 #: Ports of the coordinator pod: agents' stream, and HTTP for operator and Prometheus.
 AGENT_PORT = 7077
@@ -37,8 +46,7 @@ HTTP_PORT = 7078
 JAX_PORT_BASE = 20_000
 JAX_PORT_SPAN = 10_000
 
-#: HTTP paths of the coordinator. The token travels in ``TOKEN_HEADER``, because
-#: the API server's proxy strips ``Authorization``.
+#: HTTP paths of the coordinator. Requests are signed as ``tpujob_agent.signing`` says.
 #: ?epoch=EPOCH&after=SEQ&wait_s=SECONDS&bytes=MOST_BYTES (of the events; at most, and by default,
 #: 1 MiB; one event always comes)
 #: → {"events": [...], "epoch": str, "last": SEQ, "nowMs": int}
@@ -51,9 +59,8 @@ LOSSES_PATH = "/v1/losses"  # ?after=STEP → {"losses": [[step, loss], ...]}
 #: leave, see ``notices.Notice``; the limits of the budgets, by name; and of the losses since the
 #: newest commit that were hosts taken away, as it has turned out, onsetAtMs.
 TELL_PATH = "/v1/tell"
-METRICS_PATH = "/metrics"  # no token: Prometheus text format
-HEALTH_PATH = "/healthz"  # no token
-TOKEN_HEADER = "Tpujob-Token"  # noqa: S105 - a header's name, not a secret
+METRICS_PATH = "/metrics"  # not signed: Prometheus text format
+HEALTH_PATH = "/healthz"  # not signed
 
 #: A member that has been silent this long is lost (its stream may still be open: power cut),
 #: in large worlds later, see ``wire.member_timeout_s``.
@@ -119,62 +126,6 @@ class ProcessState(Text):
     STOPPED = "stopped"  # ended because the coordinator said so
 
 
-class Cause(Text):
-    """Why a generation ended. Every cause has its own budget (see Budget)."""
-
-    PROCESS = "process"  # a trainer was killed or crashed by a signal
-    USER_ERROR = "userError"  # a trainer exited non-zero by itself
-    HANG = "hang"  # exit code 70, or no progress
-    CHECKPOINT = "checkpoint"  # exit code 65
-    STORAGE = "storage"  # exit code 74
-    PREEMPTION = "preemption"  # SIGTERM reached the pod: deletion, drain, preemption
-    MAINTENANCE = "maintenance"  # the same, of a node whose maintenance was announced
-    NODE = "node"  # the member fell silent, or its agent came back as another incarnation
-    COORDINATOR = "coordinator"
-    STRAGGLER = "straggler"  # a host that holds up the others, where the policy is to act
-    UNKNOWN = "unknown"  # never sent: whatever a newer coordinator tells besides; has no budget
-
-    @classmethod
-    def _missing_(cls, value: object) -> Cause | None:
-        return cls.UNKNOWN if isinstance(value, str) else None
-
-
-class StragglerAction(Text):
-    """What is done about a straggler; it is told in any case."""
-
-    REPORT = "Report"
-    RESTART = "Restart"  # all trainers, after a save
-    REPLACE = "Replace"  # and the straggler's slice is made anew
-
-
-class Budget(Text):
-    """Restart budgets of ``spec.recovery.budgets``."""
-
-    USER_ERROR = "userError"
-    PROCESS = "process"
-    INFRASTRUCTURE = "infrastructure"
-    STRAGGLER = "straggler"
-    NO_PROGRESS = "noProgress"
-
-
-BUDGET_OF_CAUSE: dict[Cause, Budget] = {
-    Cause.PROCESS: Budget.PROCESS,
-    Cause.USER_ERROR: Budget.USER_ERROR,
-    Cause.HANG: Budget.PROCESS,
-    Cause.CHECKPOINT: Budget.PROCESS,
-    Cause.STORAGE: Budget.INFRASTRUCTURE,
-    Cause.PREEMPTION: Budget.INFRASTRUCTURE,
-    Cause.MAINTENANCE: Budget.INFRASTRUCTURE,
-    Cause.NODE: Budget.INFRASTRUCTURE,
-    Cause.COORDINATOR: Budget.INFRASTRUCTURE,
-    Cause.STRAGGLER: Budget.STRAGGLER,
-}
-#: Hosts that were taken away: no sign that a job gets nowhere, however often it happens.
-TAKEN_AWAY = frozenset({Cause.PREEMPTION, Cause.MAINTENANCE})
-#: Losses that the budget ``noProgress`` does not count. Without its storage no job commits.
-NOT_COUNTED = TAKEN_AWAY | {Cause.STORAGE}
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class CoordinatorConfig:
     """What the operator tells a coordinator, as JSON in ``Env.COORDINATOR_CONFIG``."""
@@ -233,10 +184,9 @@ def _message(cls: _M) -> _M:
 @_message
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hello(Message):
-    """First line of a stream: who the agent is and what it is running right now."""
+    """The agent's first line: who it is. Its code proves that it has the token."""
 
     TYPE: ClassVar[str] = "hello"
-    token: str
     slice: int
     host: int
     pod: str
@@ -245,7 +195,8 @@ class Hello(Message):
     incarnation: str  # new for every agent process: a changed one means the container restarted
     sent_at_ms: int
     attempt: int = 0  # agents of another attempt are refused
-    protocol: int = PROTOCOL_VERSION
+    protocol: int = PROTOCOL_VERSION  # what both speak from now on
+    nonce: str = ""
 
 
 @_message
@@ -318,6 +269,25 @@ class Pong(Message):
 
 
 # ---- coordinator → agent
+
+
+@_message
+@dataclasses.dataclass(frozen=True, slots=True)
+class Challenge(Message):
+    """The first line of a stream: what the agent's hello has to answer."""
+
+    TYPE: ClassVar[str] = "challenge"
+    nonce: str
+    protocol: int = PROTOCOL_VERSION  # the newest that the coordinator speaks
+    oldest_protocol: int = OLDEST_PROTOCOL
+
+
+@_message
+@dataclasses.dataclass(frozen=True, slots=True)
+class Welcome(Message):
+    """The agent is taken in. Its code proves that the coordinator has the token."""
+
+    TYPE: ClassVar[str] = "welcome"
 
 
 @_message

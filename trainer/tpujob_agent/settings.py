@@ -65,10 +65,9 @@ class Settings:
             hang=_hang(env),
         )
 
-    def hello(self, incarnation: str, now_ms: int) -> Hello:
-        """What an agent begins a connection with; its incarnation lasts as long as its process."""
+    def hello(self, incarnation: str, now_ms: int, nonce: str, protocol: int) -> Hello:
+        """What an agent answers a challenge with; its incarnation lasts as long as its process."""
         return Hello(
-            token=self.token,
             slice=self.slice,
             host=self.host_index,
             pod=self.pod,
@@ -77,6 +76,8 @@ class Settings:
             incarnation=incarnation,
             sent_at_ms=now_ms,
             attempt=self.attempt,
+            protocol=protocol,
+            nonce=nonce,
         )
 
 

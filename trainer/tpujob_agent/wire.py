@@ -27,6 +27,7 @@ _CHARS = {
     "node": 253,
     "ip": 64,
     "incarnation": 64,
+    "nonce": 64,
     "process_state": 8,
     "stacks": 16_384,
     "leader": 80,
@@ -112,7 +113,7 @@ def _converter(field: dataclasses.Field[Any]) -> Callable[[Any], Any]:
     return _CONVERTERS[str(field.type)]
 
 
-_FIELDS = {
+_FIELDS: dict[str, dict[str, Callable[[Any], Any]]] = {
     name: {f.name: _converter(f) for f in dataclasses.fields(cls)}  # type: ignore[arg-type] # every message is a dataclass
     for name, cls in MESSAGES.items()
 }

@@ -10,11 +10,13 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from tpujob_agent.protocol import HTTP_PORT, TOKEN_HEADER
+from tpujob_agent import signing
+from tpujob_agent.protocol import HTTP_PORT
 from tpujob_operator.core.kinds import SERVICE
 from tpujob_operator.core.manifests import names
 from tpujob_operator.core.snapshot import JobKey
 from tpujob_operator.shell.client import Client
+from tpujob_operator.shell.clock import now_ms
 
 #: Bytes of one answer; a thousand events of the usual kind are about half a megabyte.
 ANSWER_BYTES = 4 * 1024 * 1024
@@ -22,6 +24,8 @@ ANSWER_BYTES = 4 * 1024 * 1024
 _ALL_BYTES = 64 * 1024 * 1024
 _CHUNK_BYTES = _SMALL_BYTES = 64 * 1024
 _CONNECT_S = 3
+#: Bytes of the reason of a 401 that are read.
+_MOST_WORDS = 200
 
 
 class UnreachableError(Exception):
@@ -37,6 +41,15 @@ class Call:
     timeout_s: float
     query: Mapping[str, str] = dataclasses.field(default_factory=dict)
     body: Mapping[str, Any] | None = None  # PUT it; None: GET
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The signature, for one sending of the request."""
+        method = "GET" if self.body is None else "PUT"
+        signature = signing.sign(
+            self.token, method, self.path, now_ms(), query=self.query, body=self.body
+        )
+        return {signing.SIGNATURE_HEADER: signature}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,13 +92,13 @@ class _Http:
                 url + call.path,
                 params=call.query,
                 json=call.body,
-                headers={"Accept-Encoding": "identity", TOKEN_HEADER: call.token, **headers},
+                headers={"Accept-Encoding": "identity", **call.headers, **headers},
                 timeout=timeout,
                 allow_redirects=False,
                 **self._options,
             ) as response:
                 if response.status != 200:
-                    raise UnreachableError(f"it answers HTTP {response.status}")
+                    raise UnreachableError(await _problem_of(response))
                 return _decoded(await self._body_of(response))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnreachableError(repr(error)) from error
@@ -108,6 +121,14 @@ class _Http:
 
     async def close(self) -> None:
         await self._session.close()
+
+
+async def _problem_of(response: aiohttp.ClientResponse) -> str:
+    """What it answers; a refused signature has a reason that helps."""
+    if response.status != 401:
+        return f"it answers HTTP {response.status}"
+    words = await response.content.read(_MOST_WORDS)
+    return f"it answers HTTP 401: {words.decode(errors='replace').strip()}"
 
 
 def _decoded(body: bytes) -> Answer:

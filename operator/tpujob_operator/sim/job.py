@@ -46,7 +46,7 @@ class Job:
         self.features = scenario.features
         self.now_ms = START_MS
         config = config_of(scenario)
-        self.core = Core(config, _TOKEN, "sim", START_MS)
+        self.core = Core(config, "sim", START_MS)
         self._timeout_s = member_timeout_s(wanted_hosts(config))
         self.history = History.start(START_MS)
         slices = range(scenario.slices + self.features.spares)
@@ -156,7 +156,7 @@ class Job:
         agent.is_dead = agent.is_leaving = False
         self._connected[number] = agent
         hello = protocol.Hello(
-            _TOKEN, *agent.place, f"p{number}", f"n{number}", "10.0.0.1", str(number), self.now_ms
+            *agent.place, f"p{number}", f"n{number}", "10.0.0.1", str(number), self.now_ms
         )
         self._effects.extend(self.core.hello(number, hello, self.now_ms))
         self._tell(agent)
