@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from tpujob_agent.notices import Notice
 from tpujob_agent.protocol import Event, Hello, Message, Welcome
@@ -21,20 +21,37 @@ TICK_S = 0.25
 #: Complaints about connections that are written to the log in a minute.
 _COMPLAINTS = 20
 _MINUTE_MS = 60_000
+#: Of the time that passes, what a wrong clock is corrected by: less than the fence's margin.
+_SLEW = 200
 #: At the end of the job, how long its agents may take to hear of it.
 _FINISH_S = 5.0
 
 
 class Clock:
-    """Milliseconds since the epoch that never go back."""
+    """Milliseconds since the epoch that run as evenly as the monotonic clock.
 
-    def __init__(self) -> None:
-        self._latest = 0
+    Deadlines are counted in them, the fence among them: a machine's clock that is set, forwards
+    or back, must neither fire them nor hold them up. A wrong time is made good little by little.
+    """
+
+    def __init__(
+        self,
+        wall_ns: Callable[[], int] = time.time_ns,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._wall_ns, self._monotonic_ns = wall_ns, monotonic_ns
+        self._seen_ns = monotonic_ns()
+        self._now_ns = wall_ns()
 
     def now_ms(self) -> int:
-        """The time, or the latest one given if the machine's clock was set back."""
-        self._latest = max(self._latest, time.time_ns() // 1_000_000)
-        return self._latest
+        """The time; it never goes back."""
+        monotonic_ns = self._monotonic_ns()
+        elapsed_ns, self._seen_ns = monotonic_ns - self._seen_ns, monotonic_ns
+        self._now_ns += elapsed_ns
+        behind_ns = self._wall_ns() - self._now_ns
+        most_ns = elapsed_ns // _SLEW
+        self._now_ns += max(-most_ns, min(most_ns, behind_ns))
+        return self._now_ns // 1_000_000
 
 
 class Shell:

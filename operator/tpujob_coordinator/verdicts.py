@@ -65,7 +65,7 @@ def _judge_end(report: Report) -> tuple[Cause, Rank, str]:
         cause, message = _OWN_CODES[ExitCode(code)]
         return cause, Rank.CHECKED, _with_tail(message, report.tail)
     if code == ExitCode.PEER_LOST:
-        return Cause.PROCESS, Rank.FOLLOWER, "lost a peer"
+        return Cause.PROCESS, Rank.FOLLOWER, _with_tail("lost a peer", report.tail)
     if code is not None and code > _SHELL_SIGNAL and _signal_name(code - _SHELL_SIGNAL):
         return _judge_signal(code - _SHELL_SIGNAL, report.tail)
     return Cause.USER_ERROR, Rank.OWN_EXIT, _with_tail(f"exited with code {code}", report.tail)

@@ -134,6 +134,9 @@ class JaxRuntimeError(RuntimeError):
         JaxRuntimeError("DEADLINE_EXCEEDED: Barrier timed out. Id: x"),
         JaxRuntimeError("DEADLINE_EXCEEDED: GetKeyValue() timed out with key: a"),
         JaxRuntimeError("INTERNAL: Shutdown barrier has failed: another task died"),
+        JaxRuntimeError(
+            "INTERNAL: /job:jax_worker/replica:0/task:1 has failed: stopped sending heartbeats"
+        ),
     ],
 )
 def test_a_dead_peer_is_recognised(error: BaseException) -> None:
@@ -152,6 +155,12 @@ def test_a_dead_peer_is_recognised(error: BaseException) -> None:
         ConnectionResetError("Connection reset by peer"),  # its own connections are its business
         JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 5 bytes"),
         JaxRuntimeError("INVALID_ARGUMENT: shapes do not match"),
+        JaxRuntimeError(
+            "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 17.5G of 15.7G. "
+            "1. Size: 4.0G Operator: op_name=jit(step)/checkpoint/optimization_barrier"
+        ),
+        JaxRuntimeError("INTERNAL: Ran out of memory: 4.0G by op_name=jit(f)/optimization_barrier"),
+        JaxRuntimeError("INTERNAL: ptxas failed; tasks that failed: 3"),
         KeyError("gloo"),
     ],
 )
@@ -212,27 +221,34 @@ def test_state_and_cpu_time_of_a_process() -> None:
 
 
 def test_a_log_that_nobody_reads_stops_nobody() -> None:
-    """Output waits in memory up to a bound; the pump never blocks, and nothing is lost."""
+    """Neither the program nor the agent; old lines go, whole, and the log says later how many."""
     log_read, log_write = os.pipe()
     output = Output(log_write)
     os.set_blocking(output.writer, False)
-    sent = 0
+    lines = [b"%08d %s\n" % (number, b"x" * 91) for number in range(50_000)]
     try:
-        while not output.is_stuck:
-            sent += os.write(output.writer, b"x" * 4096)
+        for line in lines:
+            assert os.write(output.writer, line) == len(line), "the program waits for the log"
             output.pump()
-        os.write(output.writer, b"the end")
-        received = 0
-        while received < sent + len(b"the end"):
-            received += len(os.read(log_read, 1 << 20))
+        received = b""
+        while output.has_backlog or not received.endswith(lines[-1]):
+            received += os.read(log_read, 1 << 20)
             output.pump()
-        assert output.tail.endswith("the end")
-        assert len(output.tail) == TAIL_BYTES
-        assert not output.has_backlog
     finally:
         output.close()
         os.close(log_read)
         os.close(log_write)
+    before, notice, after = received.partition(b"tpujob-agent: ")
+    missing, words, after = after.partition(b" lines are missing here: the log took none\n")
+    kept = before.count(b"\n") + after.count(b"\n")
+    assert notice
+    assert words
+    assert int(missing) > 10_000
+    assert after.endswith(b"".join(lines[-1_000:]))
+    # A line that was half written when the rest was dropped ends there.
+    assert len(lines) - int(missing) <= kept <= len(lines) - int(missing) + 1
+    assert output.tail.endswith(lines[-1].decode())
+    assert len(output.tail) == TAIL_BYTES
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,8 @@ def test_world_is_read_from_jax_variables() -> None:
         Env.NUM_SLICES: "2",
     }
     assert distributed.world_from(env) == distributed.World(3, 4, 2, "10.0.0.1:20001")
+    slow = distributed.world_from({**env, Env.HEARTBEAT_S: "45"})
+    assert (slow.heartbeat_s, distributed.HEARTBEAT_TIMEOUT_S) == (45, 10)
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,16 @@ def _map(path: Path) -> mmap.mmap:
         os.close(descriptor)
 
 
+def _made(path: Path, generation: int) -> mmap.mmap:
+    path.unlink(missing_ok=True)  # an old trainer may still have the old file mapped
+    try:
+        path.write_bytes(_HEADER.pack(MAGIC, generation).ljust(RECORD_BYTES, b"\0"))
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    return _map(path)
+
+
 def _write(memory: mmap.mmap, layout: struct.Struct, offset: int, values: tuple[int, ...]) -> None:
     content = layout.pack(*values)
     memory[offset : offset + layout.size + _CHECK.size] = content + _CHECK.pack(zlib.crc32(content))
@@ -128,10 +138,14 @@ def _write(memory: mmap.mmap, layout: struct.Struct, offset: int, values: tuple[
 class RecordReader:
     """The agent's side: makes the file, reads it, and asks for saves."""
 
-    def __init__(self, path: Path, generation: int) -> None:
-        path.unlink(missing_ok=True)  # an old trainer may still have the old file mapped
-        path.write_bytes(_HEADER.pack(MAGIC, generation).ljust(RECORD_BYTES, b"\0"))
-        self._memory = _map(path)
+    def __init__(self, path: Path | None, generation: int) -> None:
+        """Make an empty record; None: one that nobody can write.
+
+        Raises:
+            OSError: there is no room for it, or another problem of the disk.
+        """
+        self.path = path or Path(os.devnull)
+        self._memory = _made(path, generation) if path else mmap.mmap(-1, RECORD_BYTES)
         for layout, offset, start in _SECTIONS:
             _write(self._memory, layout, offset, start)
 

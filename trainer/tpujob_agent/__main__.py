@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 
 from tpujob_agent import processes
-from tpujob_agent.agent import Agent, log
+from tpujob_agent.agent import Agent
 from tpujob_agent.command import parse
+from tpujob_agent.log import log
 from tpujob_agent.settings import Settings, StartError
 
 #: sysexits.h's EX_USAGE: the pod is set up wrongly, and trying again will not help.

@@ -16,30 +16,25 @@ from tpujob_agent.child import Start
 from tpujob_agent.command import Kind, Program
 from tpujob_agent.handshake import AgentSide
 from tpujob_agent.launcher import Launcher
+from tpujob_agent.leaving import AWAY_S, Departure
+from tpujob_agent.log import log, surviving
 from tpujob_agent.loop import turn
 from tpujob_agent.output import Output
 from tpujob_agent.protocol import ProcessState, Report
 from tpujob_agent.settings import Settings
 from tpujob_agent.stalls import Stalls
 from tpujob_agent.stream import Stream
-from tpujob_agent.trainer import Exit, Trainer, now_ms, record_path
+from tpujob_agent.trainer import Exit, Trainer, now_ms, open_record, record_path
 from tpujob_agent.wire import report_interval_s
 
 #: How often the record is read while a trainer runs; about 10 µs each.
 LOOK_INTERVAL_S = 0.05
 #: Exit code of a process that SIGTERM ended; never 0, which would complete the pod.
 TERMINATED = 128 + signal.SIGTERM
-#: Of the grace period: what the end of a trainer and the last words may take.
-LAST_S = 3.0
 #: A refused agent asks again after this long: the coordinator may be a newer one by then.
 REFUSED_WAIT_S = 5.0
 #: How long the last words may take on the way out.
 GOODBYE_S = 1.0
-
-
-def log(message: str) -> None:
-    """One line on standard error, recognisable among the trainer's output."""
-    print(f"tpujob-agent: {message}", file=sys.stderr, flush=True)
 
 
 class Agent:
@@ -53,9 +48,8 @@ class Agent:
         self._trainer: Trainer | None = None
         self._exit_code: int | None = None
         self._told_to_leave = False
-        self._is_leaving = False
-        self._leave_by_s = 0.0
-        self._is_throttled = False
+        self._departure: Departure | None = None
+        self._orphan: Trainer | None = None  # its fork server has died
         self._reported: tuple[object, ...] = ()
         self._report_at = 0.0
         self._refusal = ""
@@ -92,9 +86,10 @@ class Agent:
     def _once(self) -> None:
         turn(self._selector, self._timeout_s())
         self._reap()
-        if self._told_to_leave and not self._is_leaving:
+        if self._told_to_leave and self._departure is None:
             self._leave()
-        self._unthrottle()
+        if self._trainer:
+            self._trainer.output.flush()
         if self._stream.connect():
             self._listen()
         self._forget_closed()
@@ -120,6 +115,9 @@ class Agent:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+        if self._orphan and not processes.state_of(self._orphan.pid)[0]:
+            orphan, self._orphan = self._orphan, None
+            self._on_exit(Exit(signal=signal.SIGKILL, at_ms=now_ms(), is_stop=orphan.is_stopping))
 
     # ---- fork server
 
@@ -146,7 +144,8 @@ class Agent:
         if self._trainer:
             self._trainer.pid = pid
             self._trainer.output.close_writer()
-            (self._settings.run_dir / "trainer.pid").write_text(f"{pid}\n")
+            with surviving("trainer.pid is not written"):
+                (self._settings.run_dir / "trainer.pid").write_text(f"{pid}\n")
 
     def _on_fork_server_gone(self) -> None:
         was_ready, program = self._launcher.is_ready, self._launcher.program
@@ -161,9 +160,9 @@ class Agent:
         else:
             log("the fork server has died: starting another one")
         if self._trainer and self._trainer.is_alive:
-            # The kernel has killed the trainer with it (PR_SET_PDEATHSIG).
-            stop = self._trainer.is_stopping
-            self._on_exit(Exit(signal=signal.SIGKILL, at_ms=now_ms(), is_stop=stop))
+            # The kernel kills the trainer with it (PR_SET_PDEATHSIG), which may take a while: the
+            # next one must not meet its devices. It has become our child, see ``_reap``.
+            self._orphan = self._trainer
         if self._exit_code is None:
             self._launcher = self._launch(program)
 
@@ -180,12 +179,13 @@ class Agent:
         if self._trainer:
             self._trainer.close()
         settings = self._settings
-        settings.run_dir.mkdir(parents=True, exist_ok=True)
-        record = record_path(settings.run_dir, settings.pod)
+        record, problem = open_record(settings.run_dir, settings.pod, run)
         output = Output(sys.stdout.fileno(), settings.progress_pattern)
-        stalls = Stalls(settings.hang, runs.stacks_path(record))
+        stalls = Stalls(settings.hang, runs.stacks_path(record.path))
         trainer = self._trainer = Trainer(run, record, output, stalls)
-        if run.process_id == 0 and (problem := runs.port_problem(run.leader)):
+        if run.process_id == 0:
+            problem = problem or runs.port_problem(run.leader)
+        if problem:
             output.close_writer()
             trainer.end(Exit(at_ms=now_ms(), killed_by_agent=problem))
             return
@@ -193,7 +193,7 @@ class Agent:
         start = Start(
             generation=run.generation,
             program=self._launcher.program,
-            env=runs.environment(run, record),
+            env=runs.environment(run, record.path),
             wait_for=run.leader if run.process_id else "",
         )
         self._launcher.start(start, output.writer)
@@ -202,20 +202,8 @@ class Agent:
         trainer = self._trainer
         if trainer is None:
             return
-        is_open = trainer.output.pump()
-        self._is_throttled = is_open and trainer.output.is_stuck
-        if not is_open or self._is_throttled:
+        if not trainer.output.pump():
             self._selector.unregister(trainer.output)
-
-    def _unthrottle(self) -> None:
-        """Give a slow log what it takes, and read on when there is room again."""
-        trainer = self._trainer
-        if trainer is None or not trainer.output.has_backlog:
-            return
-        trainer.output.flush()
-        if self._is_throttled and trainer.is_alive and not trainer.output.is_stuck:
-            self._is_throttled = False
-            self._selector.register(trainer.output, selectors.EVENT_READ, self._on_output)
 
     def _stop(self) -> None:
         if self._trainer and self._trainer.is_alive and not self._trainer.is_stopping:
@@ -245,7 +233,8 @@ class Agent:
             self._selector.unregister(trainer.output)
         processes.kill_strays(self._launcher.process.pid)
         processes.remove_leftovers()
-        (self._settings.run_dir / "trainer.pid").unlink(missing_ok=True)
+        with surviving("trainer.pid is not removed"):
+            (self._settings.run_dir / "trainer.pid").unlink(missing_ok=True)
         self._start_if_free()
 
     # ---- coordinator
@@ -265,8 +254,8 @@ class Agent:
         if self._trainer:
             self._trainer.resend()
         self._reported = ()
-        if self._is_leaving:  # a new coordinator has not heard it
-            self._send_leaving()
+        if self._departure:  # a new coordinator has not heard it
+            self._send(self._departure.message())
 
     def _log_connection(self) -> None:
         """Say once what is wrong, and once that it is over."""
@@ -344,8 +333,8 @@ class Agent:
     def _report_if_due(self) -> None:
         look = self._trainer.look() if self._trainer else (self._newest,)
         self._end_if_stalled()
-        if self._is_leaving and self._has_to_stop():
-            self._stop()
+        if self._departure:
+            self._depart(self._departure)
         self._stop_if_fenced()
         has_many = self._trainer is not None and self._trainer.has_many_losses
         is_due = has_many or time.monotonic() >= self._report_at
@@ -369,23 +358,22 @@ class Agent:
 
     def _leave(self) -> None:
         """SIGTERM: kubelet wants the pod gone."""
-        self._is_leaving = True
         log("SIGTERM: leaving")
         self._exit_code = TERMINATED
-        self._leave_by_s = time.monotonic() + self._settings.grace_s - LAST_S
-        self._send_leaving()
+        self._departure = Departure(self._settings.grace_s)
+        self._send(self._departure.message())
 
-    def _send_leaving(self) -> None:
-        left_s = max(0.0, self._leave_by_s + LAST_S - time.monotonic())
-        self._send(protocol.Leaving(now_ms(), round(left_s * 1000)))
-
-    def _has_to_stop(self) -> bool:
-        """Whether the trainer gets no more time to save and exit by itself."""
-        if time.monotonic() >= self._leave_by_s:
-            return True
-        # Without a coordinator nobody will ask for the save.
-        is_asked = self._trainer is not None and self._trainer.is_asked_to_leave
-        return not self._stream.is_trusted and not is_asked
+    def _depart(self, departure: Departure) -> None:
+        """Without a coordinator the program is to save by itself, in what time is left."""
+        trainer = self._trainer
+        if trainer is None or not trainer.is_alive or trainer.is_stopping:
+            return
+        if departure.is_over or not trainer.pid:
+            self._stop()
+        elif self._stream.alone_s >= AWAY_S and not trainer.is_asked_to_leave:
+            log("no coordinator asks for a save: passing SIGTERM on to the program")
+            trainer.is_asked_to_leave = True
+            self._launcher.terminate()
 
     def _say_goodbye(self) -> int:
         """Deliver the last report and the last output, as far as anybody takes them."""

@@ -93,7 +93,8 @@ def run(start: Start) -> None:
         sys.excepthook(type(error), error, error.__traceback__)
         if isinstance(error, KeyboardInterrupt):
             _leave(128 + signal.SIGINT)
-        _leave(ExitCode.PEER_LOST if is_peer_lost(error) else 1)
+        is_alone = start.env.get(Env.JAX_NUM_PROCESSES) == "1"
+        _leave(1 if is_alone or not is_peer_lost(error) else ExitCode.PEER_LOST)
 
 
 def _of_program(trace: types.TracebackType | None) -> types.TracebackType | None:

@@ -27,6 +27,8 @@ class Env:
     SNAPSHOT_DIR = "TPUJOB_SNAPSHOT_DIR"  # memory that outlives the trainer process, not the pod
     HANG_MIN_S = "TPUJOB_HANG_MIN_S"  # a step may take this long, and ...
     HANG_FACTOR = "TPUJOB_HANG_FACTOR"  # ... this many median steps
+    # Set by the user on the container that trains: what JAX's processes may be silent for; 10.
+    HEARTBEAT_S = "TPUJOB_HEARTBEAT_S"
     GRACE_S = "TPUJOB_GRACE_S"  # the pod's terminationGracePeriodSeconds; default 30
     # set by the operator on the coordinator pod
     COORDINATOR_CONFIG = "TPUJOB_COORDINATOR_CONFIG"  # JSON of CoordinatorConfig

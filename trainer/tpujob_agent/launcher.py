@@ -86,6 +86,11 @@ class Launcher:
         with contextlib.suppress(BrokenPipeError):
             self._socket.send(b'{"op": "kill"}')
 
+    def terminate(self) -> None:
+        """Send SIGTERM to the running trainer, not to its helpers."""
+        with contextlib.suppress(BrokenPipeError):
+            self._socket.send(b'{"op": "terminate"}')
+
     def answers(self) -> list[Answer]:
         """All answers that have come; the last one may be ``gone``."""
         found: list[Answer] = []

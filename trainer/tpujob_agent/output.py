@@ -15,12 +15,17 @@ _STEP_DIGITS = 15
 #: A pipe that polls writable takes at least this much without blocking (PIPE_BUF).
 _CHUNK_BYTES = 4096
 _READ_BYTES = 65_536
-#: With more than this waiting for a slow log, the trainer's pipe is no longer read.
+#: In one turn of the agent's loop, of a trainer that writes faster than we read.
+_READS = 64
+#: With more than this waiting for a slow log, the older half of it is dropped.
 _BACKLOG_BYTES = 1 << 20
 
 
 class Output:
-    """Passes one trainer's output on. Never blocks the agent."""
+    """Passes one trainer's output on. Never blocks the agent, nor the trainer.
+
+    A log that takes nothing costs lines, and says later how many: training is worth more.
+    """
 
     def __init__(self, log: int, pattern: re.Pattern[bytes] | None = None) -> None:
         self._log = log
@@ -28,6 +33,8 @@ class Output:
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         self._backlog = bytearray()
+        self._dropped = 0  # lines that the log has not been told of
+        self._is_at_line_start = True
         self._line = b""
         self._tail = bytearray()
         self.step = 0
@@ -41,11 +48,6 @@ class Output:
     def writer(self) -> int:
         """Descriptor for the trainer; see ``close_writer``."""
         return self._write
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether the log takes nothing and the backlog is full."""
-        return len(self._backlog) >= _BACKLOG_BYTES
 
     @property
     def has_backlog(self) -> bool:
@@ -66,7 +68,7 @@ class Output:
     def pump(self) -> bool:
         """Pass on what is there; False at the end of the output."""
         is_open = True
-        while not self.is_stuck:
+        for _ in range(_READS):
             try:
                 data = os.read(self._read, _READ_BYTES)
             except BlockingIOError:
@@ -82,6 +84,8 @@ class Output:
 
     def _take(self, data: bytes) -> None:
         self._backlog += data
+        if len(self._backlog) > _BACKLOG_BYTES:
+            self._drop_oldest()
         self._tail += data
         del self._tail[:-TAIL_BYTES]
         if self._pattern is None:
@@ -92,17 +96,31 @@ class Output:
             if found := self._pattern.search(line[-_SEARCHED_BYTES:]):
                 self._progress(found["step"])
 
+    def _drop_oldest(self) -> None:
+        end = self._backlog.find(b"\n", _BACKLOG_BYTES // 2) + 1 or len(self._backlog)
+        self._dropped += self._backlog.count(b"\n", 0, end)
+        del self._backlog[:end]
+
+    def _notice(self) -> bytes:
+        """What stands in the log instead of the lines that were dropped."""
+        dropped, self._dropped = self._dropped, 0
+        begin = b"" if self._is_at_line_start else b"\n"
+        return b"%stpujob-agent: %d lines are missing here: the log took none\n" % (begin, dropped)
+
     def _progress(self, text: bytes) -> None:
         if text.isdigit() and len(text) <= _STEP_DIGITS:
             self.step, self.step_at_ms = int(text), time.time_ns() // 1_000_000
 
     def flush(self) -> None:
         """Give the log what it takes without blocking."""
-        while self._backlog and _is_writable(self._log):
+        while (self._backlog or self._dropped) and _is_writable(self._log):
+            if self._dropped:
+                self._backlog[:0] = self._notice()
             try:
                 written = os.write(self._log, self._backlog[:_CHUNK_BYTES])
             except OSError:  # nobody reads the log any more; training is worth more
                 written = len(self._backlog)
+            self._is_at_line_start = self._backlog[written - 1 : written] == b"\n"
             del self._backlog[:written]
 
     def close(self) -> None:

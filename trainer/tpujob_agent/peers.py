@@ -11,11 +11,17 @@ import re
 
 #: Exceptions by which JAX reports the runtime's errors, under its past and present names.
 _RUNTIME_ERRORS = frozenset({"JaxRuntimeError", "XlaRuntimeError"})
+#: Statuses of the program's own: their texts list operations, as ``optimization_barrier``.
+_OWN = re.compile(
+    r"^(?:RESOURCE_EXHAUSTED|INVALID_ARGUMENT|UNIMPLEMENTED|OUT_OF_RANGE|NOT_FOUND)\b"
+)
 #: Anywhere in an exception of the runtime.
 _OF_RUNTIME = re.compile(
     r"gloo|connection reset|connection closed|connection refused|closed by peer|broken pipe"
-    r"|socket closed|heartbeat|coordination.?service|barrier|another task"
-    r"|tasks? .*(?:died|failed|disconnected|preempted)|^(?:UNAVAILABLE|ABORTED|DEADLINE_EXCEEDED)",
+    r"|socket closed|heartbeat|coordination.?service|\bbarrier (?:has )?(?:timed out|failed)"
+    r"|\banother task"
+    r"|(?:\bleader task|/task:\d+)\b.*(?:died|failed|disconnected|preempted|unhealthy)"
+    r"|^(?:UNAVAILABLE|ABORTED|DEADLINE_EXCEEDED)",
     re.IGNORECASE,
 )
 #: In an exception of any type: a status of the runtime, and what only its transport says.
@@ -34,7 +40,10 @@ def is_peer_lost(error: BaseException) -> bool:
         seen.add(id(current))
         names = {cls.__name__ for cls in type(current).__mro__}
         pattern = _OF_RUNTIME if names & _RUNTIME_ERRORS else _OF_ANY
-        if pattern.search(str(current)):
+        text = str(current)
+        if _OWN.match(text):
+            return False
+        if pattern.search(text):
             return True
         current = current.__cause__ or current.__context__
     return False

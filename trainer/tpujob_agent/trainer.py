@@ -52,6 +52,23 @@ def record_path(run_dir: Path, pod: str) -> Path:
     return path if path.stat().st_uid == os.getuid() else run_dir / "record"
 
 
+def open_record(run_dir: Path, pod: str, run: Run) -> tuple[RecordReader, str]:
+    """The record of a new trainer, and why there is none that it could write; empty: there is.
+
+    In memory, or on the disk if there is no room.
+    """
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        return RecordReader(record_path(run_dir, pod), run.generation), ""
+    except OSError as first:
+        problem = str(first)
+    try:
+        return RecordReader(run_dir / "record", run.generation), ""
+    except OSError as second:
+        problem = f"there is no room for the trainer's record ({problem}; {second}): free some"
+    return RecordReader(None, run.generation), problem
+
+
 @dataclasses.dataclass(slots=True)
 class Exit:
     """How a trainer ended."""
@@ -67,7 +84,7 @@ class Exit:
 class Trainer:
     """A trainer from its start on; after its end it stands for the generation's result."""
 
-    def __init__(self, run: Run, record: Path, output: Output, stalls: Stalls) -> None:
+    def __init__(self, run: Run, record: RecordReader, output: Output, stalls: Stalls) -> None:
         self.generation, self.num_processes = run.generation, run.num_processes
         self._fence_s = run.fence_s
         self.output = output
@@ -77,7 +94,7 @@ class Trainer:
         self.is_asked_to_leave = False
         self.is_condemned = False  # by our own watchdog
         self.exit: Exit | None = None
-        self._record = RecordReader(record, run.generation)
+        self._record = record
         self._record.save_every(run.save_every_ms)
         self._seen = Snapshot()
         self._losses_sent = self._samples_sent = 0

@@ -72,6 +72,9 @@ class Zygote:
         if request["op"] == "kill":
             self._kill()
             return None
+        if request["op"] == "terminate":
+            self._terminate()
+            return None
         return self._fork(child.Start.from_json(request["start"]), descriptors[0])
 
     def _fork(self, start: child.Start, output: int) -> child.Start | None:
@@ -93,6 +96,11 @@ class Zygote:
         if self._pid:
             self._killed = True
             processes.kill_group(self._pid, os.getppid())
+
+    def _terminate(self) -> None:
+        self._reap()
+        if self._pid:
+            os.kill(self._pid, signal.SIGTERM)
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):

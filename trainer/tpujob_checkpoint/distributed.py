@@ -42,6 +42,7 @@ class World:
     num_slices: int = 1
     coordinator: str = ""  # host:port, empty for a single process
     scope: str = ""  # of what is agreed upon: users of one world must not meet each other's keys
+    heartbeat_s: int = HEARTBEAT_TIMEOUT_S  # a process that is silent for longer is lost
 
     @property
     def is_leader(self) -> bool:
@@ -67,6 +68,7 @@ def world_from(env: Mapping[str, str]) -> World:
         num_processes=_number(env, Env.JAX_NUM_PROCESSES, 1),
         num_slices=num_slices,
         coordinator=coordinator,
+        heartbeat_s=max(1, _number(env, Env.HEARTBEAT_S, HEARTBEAT_TIMEOUT_S)),
     )
 
 
@@ -105,7 +107,7 @@ def join(world: World) -> None:
             local_device_ids=None,
             cluster_detection_method="deactivate",
             initialization_timeout=INIT_TIMEOUT_S,
-            heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT_S,
+            heartbeat_timeout_seconds=world.heartbeat_s,
             shutdown_timeout_seconds=SHUTDOWN_TIMEOUT_S,
         )
         _guard_threads()
