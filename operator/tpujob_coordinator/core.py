@@ -38,8 +38,6 @@ from tpujob_coordinator.verdicts import End
 
 #: A Run that was not followed by its report is sent again after this.
 REPEAT_RUN_MS = 3_000
-#: The largest generation that an agent is believed to be in: those that follow must fit messages.
-_LARGEST_CLAIM = 1 << 52
 
 
 class Core(Generations):
@@ -203,9 +201,6 @@ class Core(Generations):
     # ---- reports
 
     def _report(self, member: Member, report: Report, now_ms: int) -> None:
-        credible = max(_LARGEST_CLAIM, self.newest_generation)
-        if report.generation > credible:
-            report = dataclasses.replace(report, generation=credible)
         offset_ms = now_ms - report.sent_at_ms
         if member.clock_offset_ms is None or offset_ms < member.clock_offset_ms:
             member.clock_offset_ms = offset_ms

@@ -16,6 +16,8 @@ from tests.agent.rig import ROOT, Rig, rig
 from tests.waiting import wait_until
 from tpujob_agent.protocol import Env, EventKind, ExitCode
 
+#: Importing JAX and compiling took 102 s of the 120 s that a wait has, at a load of 14.
+START_LIMIT_S = 600.0
 EXAMPLE = ROOT / "examples" / "own_checkpoints.py"
 
 
@@ -32,12 +34,13 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def start(job: Rig) -> None:
-    """Both hosts, each with memory of its own."""
+    """Both hosts, each with memory of its own; on a busy machine JAX takes minutes to begin."""
     job.start_coordinator()
     for host in range(2):
         memory = {Env.SNAPSHOT_DIR: str(job.folder / f"memory-{host}")}
         command = [sys.executable, str(EXAMPLE), "1000000"]
         job.start_agent(0, host, command, env=environment(job.folder) | memory)
+    job.wait_event(EventKind.PROGRESS, limit_s=START_LIMIT_S)
 
 
 def losses(job: Rig) -> dict[int, set[str]]:

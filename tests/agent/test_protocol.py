@@ -34,7 +34,10 @@ _OF_FIELD = {
 
 def _messages(cls: type[Message]) -> st.SearchStrategy[Message]:
     fields = dataclasses.fields(cls)  # type: ignore[arg-type] # every message is a dataclass
-    return st.builds(cls, **{field.name: _OF_FIELD[str(field.type)] for field in fields})
+    of_field = {field.name: _OF_FIELD[str(field.type)] for field in fields}
+    if "generation" in of_field:
+        of_field["generation"] = st.integers(0, 2**31 - 1)
+    return st.builds(cls, **of_field)
 
 
 MESSAGES = [
@@ -127,6 +130,8 @@ REPORT = b'{"type": "report", "sent_at_ms": 1, "state": "idle", "generation": 1,
         HELLO % b'"ip": "%s"' % (b"1" * 65),
         HELLO % b'"incarnation": "%s"' % (b"x" * 65),
         HELLO % b'"slice": 1e400',
+        REPORT % b'"generation": 2147483648',
+        REPORT % b'"generation": -1',
         REPORT % b'"losses": [[NaN, 1.0]]',
         REPORT % b'"losses": [[Infinity, 1.0]]',
         REPORT % b'"losses": [[1e300, 1.0]]',

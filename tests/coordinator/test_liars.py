@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.coordinator.simulation import Simulation, config
@@ -86,15 +86,19 @@ _OF_FIELD = {
 
 def _lies(cls: type[Message]) -> st.SearchStrategy[Message]:
     fields = dataclasses.fields(cls)  # type: ignore[arg-type] # every message is a dataclass
-    return st.builds(cls, **{field.name: _OF_FIELD[str(field.type)] for field in fields})
+    of_field = {field.name: _OF_FIELD[str(field.type)] for field in fields}
+    if "generation" in of_field:
+        of_field["generation"] = st.integers(0, 9) | st.just(2**31 - 1)
+    return st.builds(cls, **of_field)
 
 
 _LIES = st.one_of(_lies(protocol.Report), _lies(protocol.Leaving), _lies(protocol.Pong))
 
 
-@example([(False, protocol.Report(0, protocol.ProcessState.IDLE, generation=2**53 - 1))])
+@settings(max_examples=50)
+@example([(False, protocol.Report(0, protocol.ProcessState.IDLE, generation=2**31 - 1))])
 @example([(False, protocol.Report(0, protocol.ProcessState.IDLE, generation=1, first_step=1))])
-@given(st.lists(st.tuples(st.booleans(), _LIES), max_size=30))
+@given(st.lists(st.tuples(st.booleans(), _LIES), max_size=10))
 def test_lies_within_the_bounds_break_nothing(lies: list[tuple[bool, Message]]) -> None:
     """The coordinator goes on, and tells nothing that its readers cannot take."""
     job = Simulation(config())

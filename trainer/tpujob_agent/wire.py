@@ -34,6 +34,8 @@ _CHARS = {
 }
 #: Integers and the steps of losses stay below this: JSON readers take larger ones for floats.
 _INTEGER_END = 1 << 53
+#: A generation leaves room for those after it.
+_GENERATION_END = 1 << 31
 #: Most losses and most samples of one report.
 _MOST_LOSSES, _MOST_SAMPLES = 512, 64
 
@@ -53,6 +55,12 @@ def _exactly(kind: type[_T]) -> Callable[[Any], _T]:
 def _integer(value: Any) -> int:
     if not -_INTEGER_END < (number := _exactly(int)(value)) < _INTEGER_END:
         raise ValueError("an integer is too large")
+    return number
+
+
+def _generation(value: Any) -> int:
+    if not 0 <= (number := _integer(value)) < _GENERATION_END:
+        raise ValueError("no generation has this number")
     return number
 
 
@@ -110,6 +118,8 @@ _CONVERTERS: dict[str, Callable[[Any], Any]] = {
 def _converter(field: dataclasses.Field[Any]) -> Callable[[Any], Any]:
     if field.type == "str":
         return _text(_CHARS.get(field.name, TEXT_CHARS))
+    if field.name == "generation":
+        return _generation
     return _CONVERTERS[str(field.type)]
 
 
