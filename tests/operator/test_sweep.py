@@ -26,7 +26,7 @@ def stage(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> I
         yield made
 
 
-@pytest.mark.parametrize("life", ["lost-slice", "recreated"])
+@pytest.mark.parametrize("life", ["lost-slice", "suspended", "recreated"])
 def test_lives_under_a_fault_end_like_those_without(stage: Theatre, life: str) -> None:
     """End state, and how often each object was made and deleted, are those of two lives before."""
     played = [stage.play(life, None, None) for _ in range(2)]

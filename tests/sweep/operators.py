@@ -90,7 +90,6 @@ class Keeper:
             "TPUJOB_OPERATOR_IMAGE": "registry.test/operator:1",
             "TPUJOB_TRAINER_IMAGE": "registry.test/trainer:1",
             "TPUJOB_WATCH_NAMESPACES": namespace,
-            "TPUJOB_NAMESPACE": namespace,
             "TPUJOB_METRICS_PORT": "0",
             "TPUJOB_PROBE_PORT": "0",
         }
