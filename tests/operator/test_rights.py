@@ -46,6 +46,7 @@ _NOT_HERE: dict[Right, str] = {
     Right("get", "jobset.x-k8s.io", "jobsets"): "one of the name is there, or an answer was lost",
     Right("get", "batch", "jobs"): "one of the name is there, or an answer was lost",
     Right("get", "", "services"): "one of the name is there, or an answer was lost",
+    Right("get", "", "secrets"): "the operator's key, which tests give in the environment",
     Right("patch", "", "events"): "an event that is told again",
 }
 
