@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from tests.core.checks import DOES_NOT_FIT, FITS
 from tests.core.histories import event, loss, start
+from tests.core.modelapi import Fault
 from tests.core.stories import told
-from tests.core.world import START_MS, Failure, World, job_object
+from tests.core.world import START_MS, World, job_object
 from tests.specs import OWN_PROGRAM
 from tpujob_agent.notices import Notice
 from tpujob_agent.protocol import Cause, EventKind
@@ -158,24 +159,22 @@ HAPPENINGS: tuple[Happening, ...] = (
 )
 #: Pods are made anew of the one; the other is checked and compiled ahead.
 PROGRAMS = st.sampled_from([OWN_PROGRAM, {"checkpoint": {"directory": "gs://bucket/j"}}])
-FAILURES = st.builds(
-    Failure,
-    nth=st.integers(0, 4),
-    code=st.sampled_from([0, 403, 404, 409, 410, 422, 429, 500, 503, 504]),
-    is_done=st.booleans(),
-)
-#: What becomes of a pass: all is well, it crashes after so many writes, or one of them fails.
-Trouble = int | Failure | None
-#: What happens, how long it takes, and what trouble the operator's pass has.
-Story = list[tuple[Happening, int, Trouble]]
-STORIES: st.SearchStrategy[Story] = st.lists(
+#: Any write may fail, and the answer to one that has happened may be lost.
+_REFUSED = st.builds(Fault, st.sampled_from([403, 404, 409, 413, 422, 429]))
+_LOST = st.builds(Fault, st.sampled_from([0, 500, 503]), st.booleans(), st.booleans())
+FAULTS = st.dictionaries(st.integers(0, 4), st.one_of(_REFUSED, _LOST), min_size=1, max_size=3)
+#: What happens, how long it takes, after which write of its pass the operator crashes, and which
+#: of its writes fail.
+STORIES = st.lists(
     st.tuples(
         st.sampled_from(HAPPENINGS),
         st.integers(0, 700_000),
-        st.one_of(st.none(), st.none(), st.integers(0, 4), FAILURES),
+        st.one_of(st.none(), st.none(), st.integers(0, 4)),
+        st.one_of(st.just({}), FAULTS),
     ),
     max_size=25,
 )
+Story = list[tuple[Happening, int, int | None, dict[int, Fault]]]
 
 
 def _check(world: World) -> None:
@@ -188,17 +187,21 @@ def _check(world: World) -> None:
 
 
 def _play(world: World, story: Story) -> None:
-    for happening, passed_ms, trouble in story:
+    for happening, passed_ms, crash_after, faults in story:
         happening(world)
         world.now_ms += passed_ms
         ended = {world.status.get("state")} & {"Succeeded", "Failed"}
-        if isinstance(trouble, Failure):
-            world.step(failure=trouble)
-        else:
-            world.step(crash_after=trouble)
+        before = _counts(world)
+        world.step(crash_after, faults)
         _check(world)
+        assert all(then <= now for then, now in zip(before, _counts(world), strict=True))
         if ended:
             assert {world.status["state"]} == ended
+
+
+def _counts(world: World) -> tuple[int, ...]:
+    """What never falls, whichever writes are lost."""
+    return (world.status.get("attempt", 0), world.status.get("restarts", 0))
 
 
 def _let_rest(world: World) -> None:

@@ -7,6 +7,7 @@ from tests.core.stories import settled, told, training
 from tests.core.world import World, job_object
 from tpujob_agent.protocol import EventKind
 from tpujob_operator.core.kinds import JOB_SET, POD
+from tpujob_operator.core.plan import Create
 from tpujob_operator.core.timetypes import TimeType
 
 
@@ -16,10 +17,10 @@ def test_new_job_is_made_in_one_pass() -> None:
     plan = world.step()
     assert plan.status is not None
     assert plan.status["attempt"] == 1
-    assert [action.what for action in plan.actions if hasattr(action, "what")] == [
-        "Secret j-token",
-        "Service j-coordinator",
-        "JobSet j-1",
+    assert [action.manifest["kind"] for action in plan.actions if isinstance(action, Create)] == [
+        "Secret",
+        "Service",
+        "JobSet",
     ]
 
 

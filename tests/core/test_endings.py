@@ -7,6 +7,7 @@ from tests.core.stories import settled, told, training
 from tests.core.world import START_MS, World
 from tpujob_agent.protocol import EventKind
 from tpujob_operator.core.kinds import JOB, JOB_SET, POD
+from tpujob_operator.core.plan import Create
 
 
 def test_deadline_does_not_count_suspended_time() -> None:
@@ -93,14 +94,12 @@ def test_refusals_are_told() -> None:
 
 
 def test_secret_and_service_are_repaired_now_and_then() -> None:
-    """Objects that are not watched are applied again every ten minutes, the JobSet never."""
+    """Objects that are not watched are created again every ten minutes, the JobSet never."""
     world = settled()
     world.now_ms += 601_000
     plan = world.step()
-    assert [action.what for action in plan.actions if hasattr(action, "what")] == [
-        "Secret j-token",
-        "Service j-coordinator",
-    ]
+    kinds = [action.manifest["kind"] for action in plan.actions if isinstance(action, Create)]
+    assert kinds == ["Secret", "Service"]
     assert world.step().is_empty
 
 

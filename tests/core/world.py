@@ -9,18 +9,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tests.core.checks import end_preflights
-from tests.core.making import Object, make_job, make_pod, merge, owner_of
+from tests.core.making import Object, make_job, make_pod, owner_of
+from tests.core.modelapi import CrashedError, Fault, ModelApi, run
 from tests.specs import TWO_SLICES
 from tpujob_agent.preflight import Verdict
 from tpujob_operator.api.base import parse_rfc3339, rfc3339
 from tpujob_operator.api.models import InvalidJobError, parse_job
 from tpujob_operator.core.decide import decide
 from tpujob_operator.core.history import History
-from tpujob_operator.core.kinds import JOB, JOB_SET, POD, TPU_TRAINING_JOB, Kind, kind_of
+from tpujob_operator.core.kinds import JOB, JOB_SET, POD, TPU_TRAINING_JOB, Kind
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.memory import Memory
 from tpujob_operator.core.nodes import NodeView, Pulse, Shape
-from tpujob_operator.core.plan import Action, Apply, Delete, Patch, Plan, Tell
+from tpujob_operator.core.plan import Plan
 from tpujob_operator.core.projection import job_view, jobset_view, pod_view, views
 from tpujob_operator.core.quota import Wait
 from tpujob_operator.core.snapshot import (
@@ -30,10 +31,15 @@ from tpujob_operator.core.snapshot import (
     Tombstone,
 )
 from tpujob_operator.core.timeline import TimelineBatch
-from tpujob_operator.shell.executor import difference
+from tpujob_operator.shell.executor import Executor, Result
+from tpujob_operator.shell.jobstate import ledger_of
+from tpujob_operator.shell.statuswriter import Outcome
 
 START_MS = 1_790_000_000_000
 OPTIONS = ManifestOptions("a key for tests only", "operator:1", "trainer:1")
+#: By the number of the write in its pass, from 0.
+Faults = Mapping[int, Fault]
+NO_FAULTS: Faults = {}
 #: Longer delays are no back-offs, but the repair of what is not watched.
 LONGEST_BACKOFF_S = 300
 _WRITTEN_LATER_MS = 1_000  # a Job's start: when its pods are there, in whole seconds
@@ -49,24 +55,11 @@ def job_object(name: str = "j", **spec: Any) -> Object:
             "namespace": "ns",
             "uid": f"uid-{name}",
             "generation": 1,
+            "resourceVersion": "1",
             "creationTimestamp": rfc3339(START_MS),
         },
         "spec": {**TWO_SLICES, **spec},
     }
-
-
-@dataclasses.dataclass(frozen=True)
-class Failure:
-    """A write of a pass fails, or has happened although the answer says that it failed."""
-
-    nth: int  # 0: the first write of the pass
-    code: int  # 0: there is no answer
-    is_done: bool
-
-    @property
-    def refusals(self) -> tuple[str, ...]:
-        """What the operator tells of it when it looks again."""
-        return ("it is refused",) if self.code in (403, 409, 422) else ()
 
 
 @dataclasses.dataclass
@@ -97,6 +90,10 @@ class World:
     status_written_ms: int = 0
     applied_ms: int = 0
     notes: list[str] = dataclasses.field(default_factory=list)
+    ledger: Mapping[str, Any] | None = None  # in the status, as the operator knows it
+    has_refused: bool = False
+    unstored: list[TimelineBatch] = dataclasses.field(default_factory=list)  # folded since
+    support: dict[str, Object] = dataclasses.field(default_factory=dict)  # Secrets and Services
     deleted: list[str] = dataclasses.field(default_factory=list)
     _uids: Iterable[int] = dataclasses.field(default_factory=itertools.count)
 
@@ -133,38 +130,45 @@ class World:
             applied_ms=self.applied_ms,
         )
 
-    def step(self, crash_after: int | None = None, failure: Failure | None = None) -> Plan:
-        """One pass of the operator; it may crash after so many of its writes, or one may fail.
+    def step(self, crash_after: int | None = None, faults: Faults = NO_FAULTS) -> Plan:
+        """One pass of the operator; it may crash after so many of its writes, or some may fail.
 
-        What a coordinator has told is folded before; after a crash it is told again.
+        What a coordinator has told is folded before; what is not stored then is told again.
         """
+        if ledger_of(self.obj) != self.ledger:
+            self._reload()
         self.history = functools.reduce(History.read, self.readings, self.history)
-        plan = decide(self.snapshot(), self.now_ms)
-        writes = 0
-        if plan.status is not None:
-            if crash_after == writes:
-                return self._crash(plan)
-            is_failing = failure is not None and failure.nth == writes
-            if failure is None or not is_failing or failure.is_done:
-                self._write_status(plan.status)
-            if is_failing:
-                return self._look_again(plan)
-            writes += 1
-        self.refusals = ()
-        for action in plan.actions:
-            if crash_after == writes:
-                return self._crash(plan)
-            is_failing = failure is not None and failure.nth == writes
-            if failure is None or not is_failing or failure.is_done:
-                self.carry_out(action)
-            if failure is not None and is_failing:
-                self.refusals = failure.refusals
-                break
-            writes += 1
-        self.history, self.memory = plan.history, plan.memory
+        self.unstored += self.readings
         self.readings.clear()
-        self.notes += [note.reason for note in plan.notes]
+        snapshot = self.snapshot()
+        plan = decide(snapshot, self.now_ms)
+        api = ModelApi(self, crash_after, faults)
+        executor = Executor(api, api, "model", api.tell)
+        try:
+            result = run(executor.execute(snapshot, plan, self.now_ms))
+        except CrashedError:
+            self.restart_operator()
+            return plan
+        self._settle(plan, result)
         return plan
+
+    def _settle(self, plan: Plan, result: Result) -> None:
+        """What the operator remembers of a pass; as ``Reconciler`` does."""
+        if result.is_committed:
+            self.history, self.memory = plan.history, plan.memory
+        if result.status.obj is not None:
+            self.ledger = ledger_of(result.status.obj)
+        if result.status.outcome is Outcome.WRITTEN:
+            self.status_written_ms, self.unread = self.now_ms, ""
+            self.unstored.clear()
+        if result.is_support_applied:
+            self.applied_ms = self.now_ms
+        self.told = result.told or self.told
+        if result.is_refused:
+            self.refusals = tuple(item.words for item in result.actions if item.failure)
+            self.has_refused = True
+        elif self.has_refused:
+            self.refusals, self.has_refused = (), False
 
     def settle(self, limit: int = 30) -> Plan:
         """Passes of the operator and of Kubernetes until the plan is empty, which is returned."""
@@ -186,57 +190,31 @@ class World:
 
     def restart_operator(self) -> None:
         """Forget all that is only in the operator's memory."""
-        self._remember()
+        self._reload()
         self.status_written_ms = self.applied_ms = 0
         self.tombstones.clear()
         self.told = Told()
 
-    def _write_status(self, status: Mapping[str, Any]) -> None:
-        patch = difference(self.status, status)
-        self.obj = {**self.obj, "status": merge(self.status, patch)}
-        self.status_written_ms, self.unread = self.now_ms, ""
-
-    def _look_again(self, plan: Plan) -> Plan:
-        """Whatever came of a status write: what is stored is read again, and holds."""
-        self._remember()
-        return plan
-
-    def _remember(self) -> None:
-        raw = self.obj.get("status", {}).get("ledger")
+    def _reload(self) -> None:
+        """Believe what the job's status says, as ``JobState`` does."""
+        self.ledger = raw = ledger_of(self.obj)
         self.history = History.from_json(raw) if raw else History.start(START_MS)
         self.memory = Memory.from_json(raw.get("operator", {})) if raw else Memory()
+        if not self._has_stored(self.unstored):
+            self.readings = [*self.unstored, *self.readings]
+        self.unstored.clear()
 
-    def _crash(self, plan: Plan) -> Plan:
-        self.restart_operator()
-        return plan
+    def _has_stored(self, batches: list[TimelineBatch]) -> bool:
+        """Whether the history of the status holds them."""
+        if not batches:
+            return True
+        cursor, last = self.history.cursor, batches[-1]
+        return last.epoch == cursor.epoch and last.events[-1].seq <= cursor.seq
 
     # ---- the API server
 
-    def carry_out(self, action: Action) -> None:
-        """What the API server does with one action."""
-        match action:
-            case Apply(manifest, _):
-                kind = kind_of(manifest)
-                if kind in (JOB_SET, JOB):
-                    self._create(kind, manifest)
-                else:
-                    self.applied_ms = self.now_ms
-            case Patch(ref, body):
-                found = self.objects[ref.kind][ref.name]
-                assert found["metadata"]["uid"] == ref.uid
-                found["spec"].update(body["spec"])
-            case Delete(ref, _, _):
-                self.deleted.append(f"{ref.kind.kind} {ref.name}")
-                self.remove(ref.kind, ref.name, ref.uid)
-            case Tell(_, told, notes):
-                self.told = told
-                self.notes += [note.reason for note in notes]
-
     def remove(self, kind: Kind, name: str, uid: str) -> None:
         """Delete an object and, in the background, what it owns."""
-        if kind is TPU_TRAINING_JOB:
-            self.obj["metadata"]["deletionTimestamp"] = rfc3339(self.now_ms)
-            return
         found = self.objects[kind].get(name)
         if found is None or found["metadata"]["uid"] != uid:
             return
@@ -256,7 +234,8 @@ class World:
                 else:
                     self.remove(below, child["metadata"]["name"], child["metadata"]["uid"])
 
-    def _create(self, kind: Kind, manifest: Mapping[str, Any]) -> Object:
+    def create(self, kind: Kind, manifest: Mapping[str, Any]) -> Object:
+        """Store an object under a UID of its own."""
         name = manifest["metadata"]["name"]
         assert name not in self.objects[kind], f"{kind.kind} {name} is there already"
         made = {**manifest, "spec": dict(manifest.get("spec", {}))}
@@ -287,7 +266,7 @@ class World:
             for index in range(replicated["replicas"]):
                 name = f"{jobset['metadata']['name']}-{replicated['name']}-{index}"
                 if name not in self.objects[JOB]:
-                    self._create(JOB, make_job(jobset, replicated, name, index))
+                    self.create(JOB, make_job(jobset, replicated, name, index))
                 job = self.objects[JOB][name]
                 if owner_of(job) == jobset["metadata"]["uid"]:
                     job["spec"]["suspend"] = jobset["spec"]["suspend"]
@@ -316,7 +295,7 @@ class World:
         """The Job controller replaces a pod of a Job, some time after it was lost."""
         made = make_pod(self.objects[JOB][name], next(iter(self._uids)))
         made["metadata"]["creationTimestamp"] = rfc3339(self.now_ms)
-        self._create(POD, made)
+        self.create(POD, made)
 
     def _end_pods(self) -> None:
         for pod in list(self.objects[POD].values()):

@@ -16,6 +16,7 @@ from tests.e2e.prometheus import Prometheus, scraping
 from tests.e2e.rig import ENDED, RECOVER_S, Jobs, assert_adds_up
 from tests.waiting import wait_until
 from tpujob_operator.core.kinds import TPU_TRAINING_JOB
+from tpujob_operator.core.manifests import names
 from tpujob_operator.core.timetypes import TimeType
 
 _STEPS = 1200
@@ -32,9 +33,10 @@ def test_prometheus_finds_what_status_says(jobs: Jobs, tmp_path: Path) -> None:
     job = jobs.train("j", steps=_STEPS, checkpoint=checkpoint, objectives=objectives)
     created = job["metadata"]["creationTimestamp"]
     leader = control_plane.leader(jobs.scene("j"))  # the standby has no metrics of jobs
+    service = names.coordinator_service("j", job["metadata"]["uid"])
     services = {
         "operator": f"{install.NAMESPACE}/pods/{leader}:9090",
-        "coordinator": f"{jobs.namespace}/services/j-coordinator:http",
+        "coordinator": f"{jobs.namespace}/services/{service}:http",
     }
     api = jobs.kube.core.api_client.configuration
     with scraping(tmp_path, api, services) as prometheus:

@@ -219,20 +219,6 @@ def test_smaller_worlds_share_the_batch(
     assert told.replacement_timeout_ms == 30_000
 
 
-def test_token_is_derived_and_shared(example: MakeJob, options: ManifestOptions) -> None:
-    """Agents and coordinator read the same Secret; it differs by job and never shows the key."""
-    secret, _, jobset = build(example("demo"), attempt=1, options=options)
-    again = build(example("demo"), attempt=2, options=options)[0]
-    assert again["data"] == secret["data"]
-    assert options.operator_key not in json.dumps(secret) + repr(options)
-    references = [
-        environment_of(pod["spec"]["containers"][0])[Env.TOKEN] for pod in pods_of(jobset).values()
-    ]
-    assert (
-        references[0] == references[1] == {"secretKeyRef": {"name": "demo-token", "key": "token"}}
-    )
-
-
 def test_environment_of_multislice(example: MakeJob, options: ManifestOptions) -> None:
     """Every variable that GKE would inject is there, and refers only to ones before it."""
     container = trainer_of(example("demo"), options)
@@ -242,7 +228,7 @@ def test_environment_of_multislice(example: MakeJob, options: ManifestOptions) -
     assert (found["TPU_TOPOLOGY"], found["TPU_ACCELERATOR_TYPE"]) == ("2x4", "v5litepod-8")
     assert found["MEGASCALE_COORDINATOR_ADDRESS"] == "demo-3-slice-0-0.demo-3"
     assert found["MEGASCALE_NUM_SLICES"] == "2"
-    assert found[Env.COORDINATOR] == "demo-coordinator.research.svc:7077"
+    assert found[Env.COORDINATOR] == "demo-coordinator-0a1b2c3d.research.svc:7077"
     names = [item["name"] for item in container["env"]]
     assert names.index("TPUJOB_SLICE") < names.index("TPU_WORKER_HOSTNAMES")
     assert len(set(names)) == len(names)
@@ -335,12 +321,13 @@ def test_what_another_release_wrote_changes_nothing(example: MakeJob, made_from:
     assert changed_fields(made_from, example("demo")) == []
 
 
-def test_preload(example: MakeJob) -> None:
+def test_preload(example: MakeJob, options: ManifestOptions) -> None:
     """Modules to preload are the job's own, else what such a program is likely to import."""
     job = example("own-program", recovery={"preload": ["numpy"]})
-    names = {item["name"]: item.get("value") for item in environment.variables(job, 1, grace_s=30)}
+    made = environment.variables(job, 1, options, grace_s=30)
+    names = {item["name"]: item.get("value") for item in made}
     assert names[Env.PRELOAD] == "numpy"
-    usual = environment.variables(example("own-program", recovery={}), 1, grace_s=30)
+    usual = environment.variables(example("own-program", recovery={}), 1, options, grace_s=30)
     assert {"name": Env.PRELOAD, "value": "jax,flax,optax,orbax.checkpoint"} in usual
 
 

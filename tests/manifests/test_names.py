@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+import uuid
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,9 @@ def test_every_name_fits(job: str, attempt: int, slice_index: int, host: int) ->
     """With any admitted job name and numbers of four digits, no name exceeds a DNS label."""
     worker = f"{names.slice_job(job, attempt, slice_index)}-{host}-abcde"
     coordinator = f"{names.coordinator_job(job, attempt)}-0-abcde"
-    others = (names.coordinator_service(job), names.token_secret(job))
+    uid = str(uuid.UUID(int=attempt))
+    secret = names.token_secret(job, uid, "0a1b2c3d")
+    others = (names.coordinator_service(job, uid), secret)
     assert max(map(len, (worker, coordinator, *others))) <= _LABEL
 
 

@@ -45,7 +45,7 @@ class Pods:
         jobset = jobs.wait(JOB_SET, "j-1")
         pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
         given = {item["name"]: item.get("value", "") for item in pod["containers"][0]["env"]}
-        token = base64.b64decode(jobs.wait(SECRET, "j-token")["data"]["token"]).decode()
+        token = base64.b64decode(jobs.wait(SECRET, jobs.secret_of("j"))["data"]["token"]).decode()
         monkeypatch.setattr(agents, "TOKEN", token)
         self.rig = Rig(folder, slices=2, hosts=1)
         self.gate = folder / "gate"

@@ -22,6 +22,7 @@ from tests.specs import TWO_SLICES
 from tests.waiting import PATIENCE_S, wait_until
 from tpujob_agent.processes import die_with_parent
 from tpujob_operator.core.kinds import EVENT, JOB, JOB_SET, POD, TPU_TRAINING_JOB, Kind
+from tpujob_operator.core.manifests import names, secret
 
 ROOT = Path(__file__).parents[2]
 NODE = "node0"
@@ -130,6 +131,15 @@ class Jobs(Namespaced):
         return self.submit(body)
 
     # ---- what there is
+
+    def service_of(self, job: str) -> str:
+        """Name of the Service of a job's coordinator."""
+        return names.coordinator_service(job, self.wait(TPU_TRAINING_JOB, job)["metadata"]["uid"])
+
+    def secret_of(self, job: str, operator_key: str = OPERATOR_KEY) -> str:
+        """Name of a job's Secret, as an operator with this key makes it."""
+        uid = self.wait(TPU_TRAINING_JOB, job)["metadata"]["uid"]
+        return names.token_secret(job, uid, secret.key_id(operator_key))
 
     def wait(self, kind: Kind, name: str) -> Object:
         """Wait until an object exists."""

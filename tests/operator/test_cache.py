@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tpujob_operator.core.kinds import JOB, JOB_SET, NODE, POD, TPU_TRAINING_JOB, Kind
+from tpujob_operator.core.kinds import JOB, JOB_SET, NODE, POD, TPU_TRAINING_JOB, Kind, Ref
 from tpujob_operator.core.snapshot import JobKey
 from tpujob_operator.shell.cache import Cache
 from tpujob_operator.shell.nodecache import NodeCache
@@ -100,6 +100,17 @@ def test_a_late_answer_brings_nothing_back() -> None:
     assert store.jobs(KEY) == ()
     assert not store.put(JOB, thing(JOB, "a", 4), listed_at=4)  # nor does a listing of before
     assert store.put(JOB, thing(JOB, "a", 6))  # its labels had been taken off for a while
+
+
+def test_what_a_deletion_does_not_find_is_gone() -> None:
+    """An answer that there is no such object ends the ghost that no watch has told of."""
+    store, changed = cache()
+    store.put(JOB, thing(JOB, "a", 1))
+    store.lose(Ref(JOB, "ns", "a", "another"))
+    assert len(store.jobs(KEY)) == 1
+    store.lose(Ref(JOB, "ns", "a", "uid-a"))
+    assert store.jobs(KEY) == ()
+    assert changed == [KEY, KEY]
 
 
 def test_ghosts_are_what_a_listing_lacks() -> None:

@@ -15,8 +15,10 @@ from tpujob_agent.signing import SIGNATURE_HEADER, Verifier, is_of_body
 from tpujob_operator.core.history import Cursor
 from tpujob_operator.core.kinds import TPU_TRAINING_JOB, Ref
 from tpujob_operator.core.manifests import secret
+from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.memory import Memory
 from tpujob_operator.core.observations import Fact, FactKind
+from tpujob_operator.core.plan import Tell
 from tpujob_operator.core.snapshot import JobKey, Told
 from tpujob_operator.core.timeline import TimelineBatch
 from tpujob_operator.shell.clock import now_ms
@@ -27,11 +29,14 @@ from tpujob_operator.shell.transport import (
     Answer,
     Call,
     DirectTransport,
+    OutdatedCoordinatorError,
     UnreachableError,
 )
 
 KEY = JobKey("ns", "j")
 OPERATOR_KEY = "a key for tests only"
+KEY_ID = secret.key_id(OPERATOR_KEY)
+OPTIONS = ManifestOptions(OPERATOR_KEY, "operator:1", "trainer:1")
 
 
 def state() -> JobState:
@@ -95,16 +100,14 @@ class Reading:
         self.woken = asyncio.Event()
         self.is_urgent = False
         self.transport = DirectTransport(f"http://127.0.0.1:{port}")
-        self.readers = CoordinatorReaders(
-            self.transport, OPERATOR_KEY, lambda _: self.state, self._wake
-        )
+        self.readers = CoordinatorReaders(self.transport, OPTIONS, lambda _: self.state, self._wake)
 
     def _wake(self, _key: JobKey, _state: JobState, is_urgent: bool) -> None:
         self.is_urgent = is_urgent
         self.woken.set()
 
     async def __aenter__(self) -> Self:
-        self.readers.follow(KEY, "u", is_wanted=True)
+        self.readers.follow(KEY, "u", KEY_ID, is_wanted=True)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -199,7 +202,7 @@ async def test_answers_of_many_jobs_are_bounded_together(
     """Long answers that are received at once are given up; short ones always come through."""
     monkeypatch.setattr("tpujob_operator.shell.transport._ALL_BYTES", 3_000_000)
     reading = Reading(server.port)
-    call = Call(TIMELINE_PATH, "", PATIENCE_S)
+    call = Call("", TIMELINE_PATH, "", PATIENCE_S)
     long = b'{"epoch": "' + b"x" * 2_000_000 + b'"'
     gate = asyncio.Event()
 
@@ -255,7 +258,7 @@ async def test_a_reader_that_has_ended_is_followed_by_another(server: Server) ->
         ended = reading.readers._readers[KEY].task
         ended.cancel()
         await asyncio.wait({ended})
-        reading.readers.follow(KEY, "u", is_wanted=True)
+        reading.readers.follow(KEY, "u", KEY_ID, is_wanted=True)
         async with asyncio.timeout(PATIENCE_S):
             await server.requests.get()
 
@@ -293,6 +296,7 @@ async def test_state_that_was_read_again_gets_its_events_again(server: Server) -
         await server.requests.get()
         reading.state = state()
         server.answers.put_nowait(told("e", 1))
+        reading.readers.follow(KEY, "u", KEY_ID, is_wanted=True)  # the pass that has read it
         async with asyncio.timeout(PATIENCE_S):
             again = await server.requests.get()
     assert again.query["after"] == "0"
@@ -325,22 +329,43 @@ async def test_end_is_acknowledged_only_when_it_is_written_down(server: Server) 
     async with Reading(server.port) as reading:
         await reading.wait_woken()
         await server.requests.get()
-        reading.readers.follow(KEY, "u", is_wanted=True)  # a pass that could not write
+        reading.readers.follow(KEY, "u", KEY_ID, is_wanted=True)  # a pass that could not write
         await asyncio.sleep(0.05)
         assert server.requests.empty()
         reading.state.persisted = reading.state.history.cursor
-        reading.readers.follow(KEY, "u", is_wanted=True)
+        reading.readers.follow(KEY, "u", KEY_ID, is_wanted=True)
         async with asyncio.timeout(PATIENCE_S):
             acknowledgement = await server.requests.get()
     assert acknowledgement.query["after"] == "1"
     assert acknowledgement.query["wait_s"] == "0"
 
 
+async def test_refused_token_is_told_from_silence(server: Server) -> None:
+    """A coordinator that does not take the token is no coordinator that is away."""
+    for code in (503, 401):
+        server.answers.put_nowait(code)
+    async with Reading(server.port) as reading:
+        for is_unauthorized in (False, True):
+            await reading.wait_woken()
+            assert reading.state.silent_since_ms > 0
+            assert reading.state.is_unauthorized is is_unauthorized
+        server.answers.put_nowait(told("e", 1))
+        await reading.wait_woken()
+        assert not reading.state.is_unauthorized
+
+
+async def test_attempt_of_an_unknown_key_is_not_read(server: Server) -> None:
+    """Without the key there is no token to ask with."""
+    async with Reading(server.port) as reading:
+        reading.readers.follow(KEY, "u", "another", is_wanted=True)
+        assert len(reading.readers) == 0
+
+
 async def test_namesake_gets_a_reader_of_its_own(server: Server) -> None:
     """Reading ends with the incarnation of the job it was for."""
     async with Reading(server.port) as reading:
         await server.requests.get()
-        reading.readers.follow(KEY, "other", is_wanted=False)
+        reading.readers.follow(KEY, "other", KEY_ID, is_wanted=False)
         assert len(reading.readers) == 0
 
 
@@ -351,13 +376,14 @@ async def test_notices_reach_the_coordinator(server: Server) -> None:
     made = Reading(server.port)
     server.answers.put_nowait({})
     told = Told("e", (notice,), {"process": 3}, (7,))
-    await made.readers.tell(ref, told)
+    await made.readers.tell(Tell(ref, told, KEY_ID))
     request = await server.requests.get()
     assert is_signed(Verifier(secret.token(OPERATOR_KEY, "u")), request)
     body = {"notices": [notice.to_json()], "budgets": {"process": 3}, "takenAway": [7]}
     assert server.bodies == [body]
     assert is_of_body(request.headers[SIGNATURE_HEADER], body)
-    server.answers.put_nowait(404)
-    with pytest.raises(UnreachableError):
-        await made.readers.tell(ref, told)
+    for code, error in ((503, UnreachableError), (404, OutdatedCoordinatorError)):
+        server.answers.put_nowait(code)
+        with pytest.raises(error):
+            await made.readers.tell(Tell(ref, told, KEY_ID))
     await made.transport.close()

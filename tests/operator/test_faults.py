@@ -22,7 +22,7 @@ def test_operator_killed_midway_converges_without_duplicates(
     """A job that was half made when the operator died is finished by the next one, once."""
     own_jobs.create("j")
     with running(control_plane, tmp_path, own_jobs.namespace) as operator:
-        own_jobs.wait(SECRET, "j-token")
+        own_jobs.wait(SECRET, own_jobs.secret_of("j"))
         operator.kill()
     with running(control_plane, tmp_path, own_jobs.namespace):
         own_jobs.wait_pods("j", 3)
@@ -147,7 +147,7 @@ def test_refused_objects_are_told_and_tried_again(
         message = own_jobs.wait_condition("j", "Stalled", "Refused")
         assert "exceeded quota" in message
         own_jobs.api.request("DELETE", path)
-        own_jobs.wait(SERVICE, "j-coordinator")
+        own_jobs.wait(SERVICE, own_jobs.service_of("j"))
         own_jobs.wait(JOB, "j-1-slice-0")
         own_jobs.wait_condition("j", "Stalled", "NotStalled", "False")
 

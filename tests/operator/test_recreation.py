@@ -18,7 +18,10 @@ def test_pods_that_end_badly_make_new_attempts_within_the_budgets(jobs: Jobs) ->
     recovery = {"pods": "Recreate", "budgets": {"userError": 0}}
     jobs.create("j", **OWN_PROGRAM, recovery=recovery)
     pods = _run(jobs, attempt=1)
-    assert [jobs.find(SECRET, "j-token"), jobs.find(SERVICE, "j-coordinator")] == [None, None]
+    assert [jobs.find(SECRET, jobs.secret_of("j")), jobs.find(SERVICE, jobs.service_of("j"))] == [
+        None,
+        None,
+    ]
     _fail(jobs, pods[1], 137, reason="OOMKilled")
     _wait_incident(jobs, 1, "process", "out of memory")
     jobs.end_pods("j")

@@ -50,10 +50,14 @@ CRASH_LOOP: Final = "CrashLoop"
 NO_SUCH_NODES: Final = "NoSuchNodes"  # the cluster has no slice of this kind
 PODS_REFUSED: Final = "PodsRefused"  # by the API server to the Job controller
 REFUSED: Final = "Refused"  # the API server refuses an object of ours (quota, policy, rights)
+INTERNAL_ERROR: Final = "InternalError"  # the operator has a defect that shows with this job
 NOT_STALLED: Final = "NotStalled"
 
 # ---- Degraded
 COORDINATOR_UNREACHABLE: Final = "CoordinatorUnreachable"  # by the operator
+COORDINATOR_REFUSES: Final = "CoordinatorRefuses"  # it does not take the operator's token
+KEY_UNKNOWN: Final = "KeyUnknown"  # the attempt was made with a key that the operator lacks
+STATUS_REFUSED: Final = "StatusRefused"  # by the API server; the job's history is not stored
 SLOWED_DOWN: Final = "SlowedDown"  # all hosts alike
 INPUT_BOUND: Final = "InputBound"
 SAVE_BOUND: Final = "SaveBound"

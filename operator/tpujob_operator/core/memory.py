@@ -17,6 +17,15 @@ _FIRST_DELAY_MS = 1_000
 _LONGEST_DELAY_MS = 60_000
 
 
+def remaining_ms(until_ms: int, now_ms: int, longest_ms: int) -> int:
+    """What is left of a delay that ends at ``until_ms`` and was never longer than ``longest_ms``.
+
+    If more seems to be left, the clock was set back meanwhile, and the delay counts as over.
+    """
+    left_ms = until_ms - now_ms
+    return left_ms if 0 < left_ms <= longest_ms else 0
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Replacements:
     """How often a Job was deleted because a pod of it was lost, and when the last time."""
@@ -29,13 +38,12 @@ class Replacements:
         count = self.count if now_ms - self.last_ms < CALM_MS else 0
         return Replacements(count + 1, now_ms)
 
-    def next_at_ms(self) -> int:
-        """Earliest time of the next one: at once, then 1, 2, 4 … 60 s after the last."""
+    def wait_ms(self, now_ms: int) -> int:
+        """Time until the next one may come: at once, then 1, 2, 4 … 60 s after the last."""
         if not self.count:
             return 0
-        if self.count == 1:
-            return self.last_ms + _FIRST_DELAY_MS
-        return self.last_ms + min(_LONGEST_DELAY_MS, _FIRST_DELAY_MS << min(self.count - 1, 10))
+        delay_ms = min(_LONGEST_DELAY_MS, _FIRST_DELAY_MS << min(max(self.count - 1, 0), 10))
+        return remaining_ms(self.last_ms + delay_ms, now_ms, delay_ms)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

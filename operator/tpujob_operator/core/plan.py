@@ -13,11 +13,23 @@ from tpujob_operator.core.snapshot import Told
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Apply:
-    """Server-side apply of a manifest."""
+class Note:
+    """An Event object to be written: a reason of few values, and what happens next."""
+
+    reason: str
+    message: str
+    type: Literal["Normal", "Warning"] = "Normal"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Create:
+    """Creation of an object; one of this name that belongs to the job stays as it is."""
 
     manifest: Mapping[str, Any]
-    is_optional: bool = False  # the job does as well without: tried once, and not told
+    requires: tuple[Create, ...] = ()  # of the same plan; without them this one is not made
+    is_optional: bool = False  # the job does as well without: tried once, and not reported
+    needs_status: bool = True
+    on_success: tuple[Note, ...] = ()
 
     @property
     def what(self) -> str:
@@ -31,6 +43,8 @@ class Patch:
 
     ref: Ref
     body: Mapping[str, Any]
+    needs_status: bool = True
+    on_success: tuple[Note, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,15 +54,8 @@ class Delete:
     ref: Ref
     why: str
     by_force: bool = False  # a pod whose kubelet is gone: nobody is waited for
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Note:
-    """An Event object to be written: a reason of few values, and what happens next."""
-
-    reason: str
-    message: str
-    type: Literal["Normal", "Warning"] = "Normal"
+    needs_status: bool = True
+    on_success: tuple[Note, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,10 +64,12 @@ class Tell:
 
     ref: Ref
     told: Told
-    notes: tuple[Note, ...] = ()  # sent once it has heard
+    key_id: str = ""  # of the attempt: which of the operator's keys its token is derived from
+    needs_status: bool = False
+    on_success: tuple[Note, ...] = ()
 
 
-Action = Apply | Patch | Delete | Tell
+Action = Create | Patch | Delete | Tell
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,7 +78,12 @@ class Plan:
 
     ``status`` is the whole new status, or nothing if it need not be written.
     It is written before the actions are taken, so that the intent outlives a
-    crash between the two, and the notes are sent only if it was written.
+    crash between the two. If the API server refuses it, only the actions are
+    taken that do not need it: what they do follows from the cluster alone.
+
+    Actions do not depend on each other, unless one requires another. The
+    notes are about the status: they are sent only if it is not refused. What
+    is to be sent about an action goes with the action.
     """
 
     history: History

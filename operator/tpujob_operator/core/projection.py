@@ -35,6 +35,7 @@ def jobset_view(obj: Object) -> JobSetView:
     return JobSetView(
         **_identity(obj),
         has_agents=any(item["name"] == names.COORDINATOR for item in replicated),
+        key_id=str(annotations.get(names.KEY_ID_ANNOTATION, "")),
         avoided=_split(annotations.get(names.AVOIDED_ANNOTATION, "")),
         is_suspended=bool(obj["spec"].get("suspend")),
         is_completed="Completed" in conditions,

@@ -11,6 +11,7 @@ from tpujob_agent.notices import Notice
 from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.core.history import History
 from tpujob_operator.core.kinds import TPU_TRAINING_JOB, Ref
+from tpujob_operator.core.manifests import secret
 from tpujob_operator.core.manifests.names import ROLE_PREFLIGHT, ROLE_PROGRAMS
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.memory import Memory
@@ -112,6 +113,7 @@ class Snapshot:
     unmade: Mapping[str, str] = dataclasses.field(default_factory=dict)
     silent_since_ms: int = 0  # since when the running coordinator cannot be read; 0: it can
     silent_why: str = ""
+    is_unauthorized: bool = False  # because it does not take the operator's token
     status_written_ms: int = 0
     applied_ms: int = 0  # when Secret and Service were last applied
 
@@ -160,6 +162,14 @@ class Snapshot:
     def jobset(self) -> JobSetView | None:
         """The JobSet of the current attempt, if it is there and ours."""
         return next((item for item in self.own_jobsets if item.attempt == self.attempt), None)
+
+    @property
+    def is_key_known(self) -> bool:
+        """Whether the operator has the key that the current attempt was made with."""
+        jobset = self.jobset
+        if jobset is None or not jobset.has_agents:
+            return True
+        return secret.find_key(self.options, jobset.key_id) is not None
 
     @functools.cached_property
     def own_jobsets(self) -> tuple[JobSetView, ...]:

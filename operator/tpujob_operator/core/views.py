@@ -67,6 +67,7 @@ class JobSetView(View):
     kind: ClassVar[Kind] = JOB_SET
 
     has_agents: bool = False  # agents run its programs, and a coordinator watches over them
+    key_id: str = ""  # which of the operator's keys its token is derived from; empty: no agents
     avoided: tuple[str, ...] = ()  # nodes that its worker pods keep away from
     is_suspended: bool = False  # it is asked to keep its Jobs suspended
     is_completed: bool = False  # the coordinator ended well

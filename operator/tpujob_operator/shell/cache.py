@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from tpujob_operator.core.kinds import CHILDREN, JOB, JOB_SET, POD, TPU_TRAINING_JOB, Kind
+from tpujob_operator.core.kinds import CHILDREN, JOB, JOB_SET, POD, TPU_TRAINING_JOB, Kind, Ref
 from tpujob_operator.core.ownership import owning_job
 from tpujob_operator.core.projection import VIEW_OF
 from tpujob_operator.core.snapshot import JobKey, Tombstone
@@ -94,6 +94,18 @@ class Cache:
         if place is not None:
             table = self._families[place.key].objects[place.kind]
             table[place.name] = dataclasses.replace(table[place.name], is_doomed=True)
+
+    def lose(self, ref: Ref) -> None:
+        """Take in what a deletion that finds nothing proves: this incarnation is gone."""
+        if ref.kind is TPU_TRAINING_JOB:
+            known = self._jobs.get(JobKey(ref.namespace, ref.name))
+            if known is not None and known["metadata"]["uid"] == ref.uid:
+                self._remove_job(known, version_of(known))
+            return
+        place = self._places.get(ref.uid)
+        if place is not None:
+            last = self._families[place.key].objects[place.kind][place.name]
+            self._forget(last, last.version)
 
     def put(self, kind: Kind, obj: Object, listed_at: float = 0) -> bool:
         """Store an object unless it is known as new; say whether anything was stored.

@@ -44,12 +44,19 @@ class ApiError(Exception):
     """The API server refused a request, or could not be reached (``code`` 0)."""
 
     def __init__(
-        self, code: int, message: str, *, about: str = "", retry_after_s: float = 0
+        self,
+        code: int,
+        message: str,
+        *,
+        about: str = "",
+        reason: str = "",
+        retry_after_s: float = 0,
     ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.about = about  # kind of the object the server names, if it names one
+        self.reason = reason  # a word for programs, if the server says one
         self.retry_after_s = retry_after_s
 
     @property
@@ -61,6 +68,11 @@ class ApiError(Exception):
     def is_conflict(self) -> bool:
         """Whether a precondition failed: the object is another, or newer, one."""
         return self.code == 409
+
+    @property
+    def is_namesake(self) -> bool:
+        """Whether an object of this name is there already."""
+        return self.code == 409 and self.reason == "AlreadyExists"
 
     @property
     def is_refused(self) -> bool:
@@ -221,24 +233,16 @@ class Client:
         path = kind.path(manifest["metadata"]["namespace"])
         return await self.request("create", path, body=manifest, plural=kind.plural)
 
-    async def apply(self, manifest: Mapping[str, Any], *, force: bool = True) -> dict[str, Any]:
-        """Create or update an object by server-side apply; ``force``: win every conflict."""
-        kind = kind_of(manifest)
-        meta = manifest["metadata"]
-        return await self.request(
-            "apply",
-            kind.path(meta["namespace"], meta["name"]),
-            query={"fieldManager": FIELD_MANAGER, "force": "true" if force else ""},
-            body=manifest,
-            content_type="application/apply-patch+yaml",
-            plural=kind.plural,
-        )
-
     async def patch(
-        self, ref: Ref, body: Mapping[str, Any], subresource: str = ""
+        self, ref: Ref, body: Mapping[str, Any], subresource: str = "", *, version: str = ""
     ) -> dict[str, Any]:
-        """Merge ``body`` into an object, provided that it still is the one with this UID."""
+        """Merge ``body`` into an object, provided that it still is the one with this UID.
+
+        ``version``: and that it still has this resource version; anything else is a conflict.
+        """
         metadata = {**body.get("metadata", {}), "uid": ref.uid}
+        if version:
+            metadata["resourceVersion"] = version
         return await self.request(
             "patch",
             ref.kind.path(ref.namespace, ref.name, subresource),
@@ -417,4 +421,5 @@ def _error(code: int, text: bytes, retry_after_s: float) -> ApiError:
         return ApiError(code, message or f"HTTP {code}", retry_after_s=retry_after_s)
     about = str((status.get("details") or {}).get("kind", ""))
     message = str(status.get("message", code))
-    return ApiError(code, message, about=about, retry_after_s=retry_after_s)
+    reason = str(status.get("reason", ""))
+    return ApiError(code, message, about=about, reason=reason, retry_after_s=retry_after_s)

@@ -7,15 +7,22 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable
+from http import HTTPStatus
 
 from tpujob_agent.protocol import TELL_PATH, TIMELINE_PATH, EventKind, ProtocolError
-from tpujob_operator.core.kinds import Ref
-from tpujob_operator.core.manifests import secret
-from tpujob_operator.core.snapshot import JobKey, Told
+from tpujob_operator.core.manifests import names, secret
+from tpujob_operator.core.manifests.options import ManifestOptions
+from tpujob_operator.core.plan import Tell
+from tpujob_operator.core.snapshot import JobKey
 from tpujob_operator.core.timeline import TimelineBatch, batch_of
 from tpujob_operator.shell.clock import now_ms
 from tpujob_operator.shell.jobstate import JobState
-from tpujob_operator.shell.transport import Call, Transport, UnreachableError
+from tpujob_operator.shell.transport import (
+    Call,
+    OutdatedCoordinatorError,
+    Transport,
+    UnreachableError,
+)
 
 _log = logging.getLogger(__name__)
 WAIT_S = 20.0
@@ -36,7 +43,8 @@ _ENDS = (EventKind.FINISHED, EventKind.GAVE_UP)
 
 @dataclasses.dataclass(slots=True)
 class _Reader:
-    uid: str
+    state: JobState  # another one has lost what was read since: it needs a reader of its own
+    token: str
     task: asyncio.Task[None]
     passed: asyncio.Event
 
@@ -47,13 +55,13 @@ class CoordinatorReaders:
     def __init__(
         self,
         transport: Transport,
-        operator_key: str,
+        options: ManifestOptions,
         find: Callable[[JobKey], JobState | None],
         wake: Callable[[JobKey, JobState, bool], None],
     ) -> None:
         """``wake`` asks for a pass: at once, or when the status may be written again."""
         self._transport = transport
-        self._operator_key = operator_key
+        self._options = options
         self._find = find
         self._wake = wake
         self._readers: dict[JobKey, _Reader] = {}
@@ -61,33 +69,52 @@ class CoordinatorReaders:
     def __len__(self) -> int:
         return len(self._readers)
 
-    def follow(self, key: JobKey, uid: str, *, is_wanted: bool) -> None:
-        """Read a job's coordinator, or stop reading it; also tells that a pass is over."""
-        reader = self._readers.get(key)
-        if reader is not None and reader.uid == uid:
-            reader.passed.set()
-        if reader is not None and (reader.uid != uid or reader.task.done() or not is_wanted):
-            self._stop(key)
-            reader = None
-        if is_wanted and reader is None:
-            passed = asyncio.Event()
-            task = asyncio.create_task(self._read(key, uid, passed), name=f"timeline of {key}")
-            self._readers[key] = _Reader(uid, task, passed)
+    def follow(self, key: JobKey, uid: str, key_id: str, *, is_wanted: bool) -> None:
+        """Read a job's coordinator, or stop reading it; also tells that a pass is over.
 
-    async def tell(self, ref: Ref, told: Told) -> None:
+        ``key_id``: the key that its attempt was made with; one that is unknown is not read.
+        """
+        reader, state = self._readers.get(key), self._find(key)
+        token = secret.token_of_attempt(self._options, key_id, uid)
+        if reader is not None:
+            reader.passed.set()
+            is_same = reader.state is state and reader.token == token
+            if not is_wanted or not is_same or reader.task.done():
+                self._stop(key)
+                reader = None
+        if is_wanted and reader is None and token is not None and state is not None:
+            self._readers[key] = self._start(key, state, token)
+
+    def _start(self, key: JobKey, state: JobState, token: str) -> _Reader:
+        passed = asyncio.Event()
+        name = f"timeline of {key}"
+        task = asyncio.create_task(self._read(key, state, token, passed), name=name)
+        return _Reader(state, token, task, passed)
+
+    async def tell(self, action: Tell) -> None:
         """Tell a job's coordinator of hosts that leave or have left, and of its budgets.
 
         Raises:
-            UnreachableError: it has not heard, or is too old to listen.
+            OutdatedCoordinatorError: it is too old to listen.
+            UnreachableError: it has not heard.
         """
-        token = secret.token(self._operator_key, ref.uid)
+        ref, told = action.ref, action.told
+        token = secret.token_of_attempt(self._options, action.key_id, ref.uid)
+        if token is None:
+            raise UnreachableError(f"no key of the operator has the id {action.key_id}")
         body = {
             "notices": [notice.to_json() for notice in told.notices],
             "budgets": told.budgets,
             "takenAway": told.taken_away,
         }
-        call = Call(TELL_PATH, token, _TELL_TIMEOUT_S, body=body)
-        await self._transport.send(JobKey(ref.namespace, ref.name), call)
+        service = names.coordinator_service(ref.name, ref.uid)
+        call = Call(service, TELL_PATH, token, _TELL_TIMEOUT_S, body=body)
+        try:
+            await self._transport.send(JobKey(ref.namespace, ref.name), call)
+        except UnreachableError as error:
+            if error.code == HTTPStatus.NOT_FOUND:
+                raise OutdatedCoordinatorError(str(error), error.code) from error
+            raise
 
     def forget(self, key: JobKey) -> None:
         """Stop reading a job that is gone."""
@@ -108,44 +135,51 @@ class CoordinatorReaders:
         if state is not None:
             state.silent_since_ms = 0
 
-    async def _read(self, key: JobKey, uid: str, passed: asyncio.Event) -> None:
+    async def _read(self, key: JobKey, state: JobState, token: str, passed: asyncio.Event) -> None:
         retry_s = _FIRST_RETRY_S
-        while (state := self._find(key)) is not None and state.uid == uid:
+        while self._find(key) is state:
             try:
-                wait_s = await self._round(key, state, passed)
+                wait_s = await self._round(key, state, token, passed)
                 retry_s = _FIRST_RETRY_S
             except (UnreachableError, ProtocolError) as error:
                 _log.debug("coordinator of %s: %s", key, error)
-                self._note_silence(key, state, str(error))
+                self._note_silence(key, state, error)
                 wait_s, retry_s = retry_s, min(_LONGEST_RETRY_S, retry_s * 2)
             except Exception as error:  # noqa: BLE001 - logged with its trace just below
                 # A defect that shows with one answer must not end the reading of a job.
                 _log.exception("reading the coordinator of %s failed", key)
-                self._note_silence(key, state, repr(error))
+                self._note_silence(key, state, error)
                 wait_s = _LONGEST_RETRY_S
             await asyncio.sleep(wait_s)
 
-    async def _round(self, key: JobKey, state: JobState, passed: asyncio.Event) -> float:
+    async def _round(
+        self, key: JobKey, state: JobState, token: str, passed: asyncio.Event
+    ) -> float:
         """Read once; the result is how long to wait until the next time."""
-        batch, size = await self._fetch(key, state, WAIT_S)
+        batch, size = await self._fetch(key, state, token, WAIT_S)
         async with state.deciding:
             if self._find(key) is not state:
                 return 0  # it was read from the status again, and so are the events
-            was_silent = state.silent_since_ms > 0
+            was_silent, state.is_unauthorized = state.silent_since_ms > 0, False
             is_urgent = state.take(batch) or was_silent
         if is_urgent or batch.events:
             self._wake(key, state, is_urgent)
         if any(event.kind in _ENDS for event in batch.known):
-            await self._acknowledge(key, state, passed)
+            await self._acknowledge(key, state, token, passed)
         gather_s = max(_GATHER_S, _GATHER_PER_JOB_S * len(self._readers))
         return max(gather_s, size / _BYTES_PER_S)
 
-    def _note_silence(self, key: JobKey, state: JobState, why: str) -> None:
-        if not state.silent_since_ms:
-            state.silent_since_ms, state.silent_why = now_ms(), why[:_MOST_WORDS]
+    def _note_silence(self, key: JobKey, state: JobState, error: Exception) -> None:
+        is_unauthorized = isinstance(error, UnreachableError) and error.is_unauthorized
+        if not state.silent_since_ms or state.is_unauthorized != is_unauthorized:
+            state.silent_since_ms = state.silent_since_ms or now_ms()
+            state.is_unauthorized = is_unauthorized
+            state.silent_why = (str(error) or repr(error))[:_MOST_WORDS]
             self._wake(key, state, True)
 
-    async def _acknowledge(self, key: JobKey, state: JobState, passed: asyncio.Event) -> None:
+    async def _acknowledge(
+        self, key: JobKey, state: JobState, token: str, passed: asyncio.Event
+    ) -> None:
         """Let the coordinator go, once its last words are written down."""
         while state.persisted != state.history.cursor:
             passed.clear()
@@ -153,10 +187,10 @@ class CoordinatorReaders:
             if self._find(key) is not state:
                 return
         with contextlib.suppress(UnreachableError, ProtocolError):
-            await self._fetch(key, state, 0)
+            await self._fetch(key, state, token, 0)
 
     async def _fetch(
-        self, key: JobKey, state: JobState, wait_s: float
+        self, key: JobKey, state: JobState, token: str, wait_s: float
     ) -> tuple[TimelineBatch, int]:
         cursor = state.history.cursor
         query = {
@@ -165,7 +199,7 @@ class CoordinatorReaders:
             "wait_s": f"{wait_s:g}",
             "bytes": str(_EVENT_BYTES),
         }
-        token = secret.token(self._operator_key, state.uid)
-        call = Call(TIMELINE_PATH, token, wait_s + 10, query=query)
+        service = names.coordinator_service(key.name, state.uid)
+        call = Call(service, TIMELINE_PATH, token, wait_s + 10, query=query)
         answer = await self._transport.send(key, call)
         return batch_of(answer.body, cursor.seq, now_ms()), answer.size

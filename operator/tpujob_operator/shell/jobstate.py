@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from tpujob_operator.api.base import parse_rfc3339
 from tpujob_operator.core.history import Cursor, History, needs_decision
@@ -16,6 +16,16 @@ from tpujob_operator.core.views import PodView
 
 #: Pods that are gone and whose node is still known: as many as there are pods, and at least these.
 _FEW_PODS = 16
+
+#: A refusal that is not met again for so long counts no more: what was refused may be needless.
+REFUSAL_KEPT_MS = 300_000
+
+
+class Refusal(NamedTuple):
+    """Something about a job that the API server does not take."""
+
+    words: str
+    at_ms: int
 
 
 @dataclasses.dataclass(slots=True)
@@ -31,13 +41,19 @@ class JobState:
     deciding: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock, compare=False)
     #: nodes by pod as Kubernetes tells them; a coordinator only repeats what the job says
     nodes: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    refusals: tuple[str, ...] = ()
+    #: ``status.ledger`` as this state knows it; another one there was written by somebody else
+    ledger: Mapping[str, Any] | None = None
+    #: whether the job's status may have changed unseen: it is to be read before a decision
+    is_in_doubt: bool = False
+    #: what the API server does not take, by what it is about
+    refusals: dict[str, Refusal] = dataclasses.field(default_factory=dict)
     status_written_ms: int = 0
     applied_ms: int = 0
     failures: int = 0
     told: Told = dataclasses.field(default_factory=Told)
     silent_since_ms: int = 0
     silent_why: str = ""
+    is_unauthorized: bool = False  # the silent coordinator does not take the operator's token
     #: up to when the history is known to be complete; 0: no coordinator was read
     known_until_ms: int = 0
     looked_ms: int = 0  # when the newest pass began
@@ -47,7 +63,7 @@ class JobState:
     @classmethod
     def of(cls, obj: Mapping[str, Any]) -> JobState:
         """The state of a job as its status tells it; what cannot be read is begun anew."""
-        raw = (obj.get("status") or {}).get("ledger")
+        raw = ledger_of(obj)
         history, memory, unread = fresh_history(obj), Memory(), ""
         if raw:
             try:
@@ -60,6 +76,7 @@ class JobState:
             history=history,
             memory=memory,
             unread=unread,
+            ledger=raw,
             persisted=history.cursor,
         )
 
@@ -82,9 +99,39 @@ class JobState:
         kept = gone[-max(_FEW_PODS, len(there)) :]
         self.nodes = {name: self.nodes[name] for name in kept} | there
 
+    def reloaded(self, obj: Mapping[str, Any]) -> JobState:
+        """The state as the job's status tells it now, with what is not in any status.
+
+        What was read of the coordinator since is dropped: it is read again from the cursor
+        that the status holds.
+        """
+        return dataclasses.replace(
+            JobState.of(obj),
+            refusals=self.refusals,
+            status_written_ms=self.status_written_ms,
+            applied_ms=self.applied_ms,
+            failures=self.failures,
+            told=self.told,
+            known_until_ms=self.known_until_ms,
+            nodes=self.nodes,
+        )
+
+    def words_of_refusals(self, now_ms: int) -> tuple[str, ...]:
+        """What is refused at present, for people."""
+        return tuple(
+            refusal.words
+            for refusal in self.refusals.values()
+            if now_ms - refusal.at_ms < REFUSAL_KEPT_MS
+        )
+
     def committed(self, history: History, memory: Memory) -> None:
         """A pass has carried out what it decided."""
         self.history, self.memory = history, memory
+
+
+def ledger_of(obj: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """``status.ledger`` of a job; nothing: it has none yet."""
+    return (obj.get("status") or {}).get("ledger")
 
 
 def fresh_history(obj: Mapping[str, Any]) -> History:

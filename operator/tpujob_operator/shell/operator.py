@@ -13,11 +13,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 from tpujob_operator.core import families
-from tpujob_operator.core.kinds import Ref
 from tpujob_operator.core.manifests.options import ManifestOptions
-from tpujob_operator.core.plan import Plan
+from tpujob_operator.core.plan import Plan, Tell
 from tpujob_operator.core.samples import JobSample
-from tpujob_operator.core.snapshot import JobKey, Snapshot, Told
+from tpujob_operator.core.snapshot import JobKey, Snapshot
 from tpujob_operator.settings import Settings
 from tpujob_operator.shell.cache import Cache
 from tpujob_operator.shell.client import Client, is_in_cluster, load_configuration
@@ -83,14 +82,15 @@ class Operator:
         """
         self._handle_signals()
         in_cluster = is_in_cluster(os.environ)
+        options = self._options()
         async with self._clients(in_cluster=in_cluster) as (client, election):
             informer = Informer(self._settings, client, self._cache, self._nodes)
             async with (
                 self._watches(informer) as start,
-                self._readers(election, in_cluster=in_cluster) as readers,
+                self._readers(election, options, in_cluster=in_cluster) as readers,
                 self._servers(informer, election),
             ):
-                reconciler = self._reconciler(client, readers, election)
+                reconciler = self._reconciler(client, options, readers, election)
                 actor = Actor(informer, reconciler, self._tainter(client))
                 await first_end(
                     self._serve(actor, election, start), informer.run(), self._wait_for_stop()
@@ -188,7 +188,7 @@ class Operator:
 
     @contextlib.asynccontextmanager
     async def _readers(
-        self, election: Election, *, in_cluster: bool
+        self, election: Election, options: ManifestOptions, *, in_cluster: bool
     ) -> AsyncIterator[CoordinatorReaders]:
         configuration = await load_configuration(in_cluster=in_cluster)
         configuration.connection_pool_maxsize = 0  # each coordinator holds one connection
@@ -196,7 +196,7 @@ class Operator:
         transport = self._transport(proxied, in_cluster=in_cluster)
         readers = CoordinatorReaders(
             transport,
-            self._settings.operator_key,
+            options,
             self._states.get,
             self._wake,
         )
@@ -222,21 +222,28 @@ class Operator:
         is_direct = access == "direct" or (access == "auto" and in_cluster)
         return DirectTransport() if is_direct else ProxyTransport(client)
 
-    def _reconciler(
-        self, client: Client, readers: CoordinatorReaders, election: Election
-    ) -> Reconciler:
-        async def tell(ref: Ref, told: Told) -> None:
-            election.write_time_s()  # a coordinator obeys whoever tells it
-            await readers.tell(ref, told)
-
+    def _options(self) -> ManifestOptions:
         settings = self._settings
-        options = ManifestOptions(
+        return ManifestOptions(
             operator_key=settings.operator_key,
             operator_image=settings.operator_image,
             trainer_image=settings.trainer_image,
             image_pull_policy=settings.image_pull_policy,
             prices=settings.prices,
         )
+
+    def _reconciler(
+        self,
+        client: Client,
+        options: ManifestOptions,
+        readers: CoordinatorReaders,
+        election: Election,
+    ) -> Reconciler:
+        async def tell(action: Tell) -> None:
+            election.write_time_s()  # a coordinator obeys whoever tells it
+            await readers.tell(action)
+
+        settings = self._settings
         reconciler = Reconciler(
             cache=self._cache,
             queue=self._queue,
@@ -257,7 +264,8 @@ class Operator:
             if snapshot is None or plan is None:
                 readers.forget(key)
             else:
-                readers.follow(key, snapshot.uid, is_wanted=has_coordinator(snapshot))
+                key_id = snapshot.jobset.key_id if snapshot.jobset else ""
+                readers.follow(key, snapshot.uid, key_id, is_wanted=has_coordinator(snapshot))
 
         reconciler.watchers.append(follow)
         self._nodes.watchers.append(reconciler.touch_node)

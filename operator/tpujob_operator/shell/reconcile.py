@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import time
+import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from tpujob_operator.api.models import InvalidJobError, TPUTrainingJob, parse_job
@@ -15,6 +16,7 @@ from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.nodes import Pulse
 from tpujob_operator.core.plan import Plan
 from tpujob_operator.core.policies import dead_nodes, unmade
+from tpujob_operator.core.policies.objects import REPAIR_INTERVAL_MS
 from tpujob_operator.core.quota import Wait
 from tpujob_operator.core.snapshot import (
     Cluster,
@@ -28,13 +30,14 @@ from tpujob_operator.shell.clock import now_ms
 from tpujob_operator.shell.executor import Executor, Result
 from tpujob_operator.shell.jobevents import JobEvents
 from tpujob_operator.shell.jobsetkind import JobSetKind
-from tpujob_operator.shell.jobstate import JobState
+from tpujob_operator.shell.jobstate import REFUSAL_KEPT_MS, JobState, Refusal, ledger_of
 from tpujob_operator.shell.metrics import OperatorMetrics
 from tpujob_operator.shell.nodecache import NodeCache
 from tpujob_operator.shell.progress import Progress
 from tpujob_operator.shell.pulses import Pulses
 from tpujob_operator.shell.queue import KeyedQueue, QueueClosedError
 from tpujob_operator.shell.retries import backoff_s
+from tpujob_operator.shell.statuswriter import Outcome, StatusWrite
 
 _log = logging.getLogger(__name__)
 _FIRST_RETRY_S = 0.2
@@ -44,6 +47,8 @@ _TELL_AGAIN_S = 2.0
 _GATHER_S = 0.2
 #: Failures of the API server in a row after which the job's status tells of them.
 _PATIENCE = 4
+#: Passes in a row that end with a defect of the operator, after which the status tells of it.
+_FAILURES_TO_REPORT = 3
 #: Beyond 100 jobs, numbers that change with every step are written ever more seldom.
 _STATUS_INTERVAL_MS = 2_000
 _STATUS_INTERVAL_PER_JOB_MS = 20
@@ -82,6 +87,7 @@ class Reconciler:
         self._metrics = metrics
         self._progress = progress
         self._quota = quota
+        self._failing: dict[JobKey, int] = {}  # passes in a row that have ended with a defect
         self.states = states
         self.watchers: list[Callable[[JobKey, Snapshot | None, Plan | None], None]] = []
 
@@ -103,19 +109,41 @@ class Reconciler:
         outcome = "error"
         try:
             outcome = await self.reconcile(key)
+            self._failing.pop(key, None)
         except ApiError as error:
             _log.warning("reconciling %s: %s", key, error.message)
             self._retry(key, self.states.get(key), error)
-        except Exception:  # noqa: BLE001 - logged with its trace just below
+        except Exception as error:  # noqa: BLE001 - logged with its trace just below
             # A defect that shows with one job must not stop the others.
             _log.exception("reconciling %s failed", key)
             self._retry(key, self.states.get(key))
+            await self._report_failure(key, error)
         finally:
             self._metrics.reconciled(outcome, time.monotonic() - started)
 
+    async def _report_failure(self, key: JobKey, error: Exception) -> None:
+        """Let the job say what only the log would, once it is more than a moment's trouble."""
+        self._failing[key] = self._failing.get(key, 0) + 1
+        obj = self._cache.job(key)
+        if obj is None or self._failing[key] < _FAILURES_TO_REPORT:
+            return
+        try:
+            name = type(error).__name__
+            await self._executor.statuses.report_failure(obj, name, now_ms())
+        except ApiError as refusal:
+            _log.warning("%s: its failure cannot be reported: %s", key, refusal.message)
+
+    async def _current(self, key: JobKey) -> Object | None:
+        """The job; read from the API server if a write of ours may have changed it unseen."""
+        state = self.states.get(key)
+        if state is not None and state.is_in_doubt:
+            await self._executor.statuses.read(key)
+            state.is_in_doubt = False
+        return self._cache.job(key)
+
     async def reconcile(self, key: JobKey) -> str:
         """One pass; the result is a word for metrics."""
-        obj = self._cache.job(key)
+        obj = await self._current(key)
         if obj is None:
             self._forget(key)
             await self._clear_remains(key)
@@ -131,11 +159,11 @@ class Reconciler:
         state.see(pods)
         suspicious = self._suspicious(pods, state.history.incidents)
         pulses = await self._pulses_for(pods, suspicious, at_ms)
-        snapshot = self._snapshot(key, obj, state, pods, pulses, has_jobset=has_jobset)
+        snapshot = self._snapshot(key, obj, state, pods, pulses, at_ms=at_ms, has_jobset=has_jobset)
         snapshot = await self._with_words(snapshot, at_ms)
         plan = decide(snapshot, at_ms)
         result = await self._executor.execute(snapshot, plan, at_ms)
-        if plan.status is None or result.status_written:
+        if result.is_committed:
             state.committed(plan.history, plan.memory)
         self._settle(key, state, plan, result, at_ms)
         for watcher in self.watchers:
@@ -159,27 +187,25 @@ class Reconciler:
         return snapshot
 
     def _settle(self, key: JobKey, state: JobState, plan: Plan, result: Result, at_ms: int) -> None:
-        had_refusals = bool(state.refusals)
-        is_worth_saying = result.is_refused or state.failures >= _PATIENCE
-        if plan.actions or result.error is not None:
-            state.refusals = result.words if is_worth_saying else ()
-        if result.status_written:
-            state.status_written_ms = at_ms
-            state.persisted, state.unread = plan.history.cursor, ""
-        if result.support_applied:
+        before = state.words_of_refusals(at_ms)
+        _note_refusals(state, result, at_ms)
+        _note_status(state, plan, result.status, at_ms)
+        if result.is_support_applied:
             state.applied_ms = at_ms
         state.told = result.told or state.told
         if result.is_untold:
             self._queue.add_after(key, _TELL_AGAIN_S)
-        if result.jobset_missing:
+        if result.is_jobset_missing:
             self._jobset_kind.suspect()
             self._queue.add(key)
-        if result.error is not None:
+        if result.error is not None or result.is_outdated:
             self._retry(key, state, result.error)
             return
         state.failures = 0
-        if had_refusals:
+        if state.words_of_refusals(at_ms) != before:
             self._queue.add(key)
+        if state.refusals:
+            self._queue.add_after(key, REFUSAL_KEPT_MS / 1000)
         if plan.requeue_after_s is not None:
             self._queue.add_after(key, plan.requeue_after_s)
 
@@ -194,9 +220,15 @@ class Reconciler:
         self._queue.add_after(key, max(delay_s, error.retry_after_s if error else 0))
 
     def _state(self, key: JobKey, obj: Object) -> JobState:
-        state = self.states.get(key)
-        if state is None or state.uid != obj["metadata"]["uid"]:
+        state, uid = self.states.get(key), obj["metadata"]["uid"]
+        if state is None or state.uid != uid:
             state = self.states[key] = JobState.of(obj)
+            # An attempt that runs has its Secret and Service: spread the looks after a restart.
+            state.applied_ms = now_ms() - zlib.crc32(uid.encode()) % REPAIR_INTERVAL_MS
+        elif state.ledger != ledger_of(obj):
+            _log.info("%s: its status is not what this operator knows; it is read again", key)
+            state = self.states[key] = state.reloaded(obj)
+        state.ledger = ledger_of(obj)
         return state
 
     def _forget(self, key: JobKey) -> None:
@@ -204,6 +236,7 @@ class Reconciler:
             for watcher in self.watchers:
                 watcher(key, None, None)
         self._queue.forget(key)
+        self._failing.pop(key, None)
 
     async def _clear_remains(self, key: JobKey) -> None:
         """Pods of a job that is gone stay on dead nodes like those of any other."""
@@ -211,7 +244,7 @@ class Reconciler:
         suspicious = self._suspicious(pods, Incidents())
         pulses = await self._pulses_for(pods, suspicious, at_ms)
         for deletion in dead_nodes.deletions_of_dead(pods, pulses, self._node_loss_ms, at_ms):
-            await self._executor.act(deletion)
+            await self._executor.act(key, deletion)
         delay_s = dead_nodes.next_look_s(pods, suspicious, at_ms)
         if delay_s is not None:
             self._queue.add_after(key, delay_s)
@@ -245,6 +278,7 @@ class Reconciler:
         pods: tuple[PodView, ...],
         pulses: Mapping[str, Pulse],
         *,
+        at_ms: int,
         has_jobset: bool,
     ) -> Snapshot:
         job, error = _parse(obj)
@@ -269,9 +303,10 @@ class Reconciler:
             pulses=pulses,
             nodes=self._nodes.find(nodes_of(state, pods)),
             told=state.told,
-            refusals=state.refusals,
+            refusals=state.words_of_refusals(at_ms),
             silent_since_ms=state.silent_since_ms,
             silent_why=state.silent_why,
+            is_unauthorized=state.is_unauthorized,
             status_written_ms=state.status_written_ms,
             applied_ms=state.applied_ms,
         )
@@ -287,6 +322,25 @@ def nodes_of(state: JobState, pods: Iterable[PodView]) -> set[str]:
     lost = {incident.node for incident in state.history.incidents.newest}
     dead = {suspect.name for suspect in state.memory.dead_nodes}
     return (lost | dead | {pod.node for pod in pods}) - {""}
+
+
+def _note_refusals(state: JobState, result: Result, at_ms: int) -> None:
+    for item in result.actions:
+        if item.error is None:
+            state.refusals.pop(item.subject, None)
+            continue
+        is_lasting = state.failures >= _PATIENCE or (item.failure and item.failure.is_refused)
+        if item.failure is not None and is_lasting and not item.is_jobset_unknown:
+            state.refusals[item.subject] = Refusal(item.words, at_ms)
+
+
+def _note_status(state: JobState, plan: Plan, written: StatusWrite, at_ms: int) -> None:
+    state.is_in_doubt = written.outcome is Outcome.UNKNOWN
+    if written.obj is not None:
+        state.ledger = ledger_of(written.obj)
+    if written.outcome is Outcome.WRITTEN:
+        state.status_written_ms = at_ms
+        state.persisted, state.unread = plan.history.cursor, ""
 
 
 def _parse(obj: Object) -> tuple[TPUTrainingJob | None, str]:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import urllib.parse
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any, Protocol
 
 import aiohttp
@@ -13,7 +14,6 @@ import aiohttp
 from tpujob_agent import signing
 from tpujob_agent.protocol import HTTP_PORT
 from tpujob_operator.core.kinds import SERVICE
-from tpujob_operator.core.manifests import names
 from tpujob_operator.core.snapshot import JobKey
 from tpujob_operator.shell.client import Client
 from tpujob_operator.shell.clock import now_ms
@@ -29,13 +29,30 @@ _MOST_WORDS = 200
 
 
 class UnreachableError(Exception):
-    """The coordinator does not answer (yet), or its answer is of no use."""
+    """The coordinator does not answer (yet), or its answer is of no use.
+
+    ``code``: the HTTP status, if it is a coordinator's and no success.
+    """
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+
+    @property
+    def is_unauthorized(self) -> bool:
+        """Whether the coordinator does not take the operator's token."""
+        return self.code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+
+
+class OutdatedCoordinatorError(UnreachableError):
+    """The coordinator is older than what it was asked for: to ask again will not help."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Call:
     """A request to a coordinator."""
 
+    service: str
     path: str
     token: str
     timeout_s: float
@@ -98,7 +115,7 @@ class _Http:
                 **self._options,
             ) as response:
                 if response.status != 200:
-                    raise UnreachableError(await _problem_of(response))
+                    raise UnreachableError(await _problem_of(response), response.status)
                 return _decoded(await self._body_of(response))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnreachableError(repr(error)) from error
@@ -154,8 +171,7 @@ class DirectTransport:
 
     async def send(self, key: JobKey, call: Call) -> Answer:
         """The coordinator's answer."""
-        service = names.coordinator_service(key.name)
-        url = self._address.format(service=service, namespace=key.namespace)
+        url = self._address.format(service=call.service, namespace=key.namespace)
         return await self._http.send(url, call, {})
 
     async def close(self) -> None:
@@ -175,9 +191,12 @@ class ProxyTransport:
 
     async def send(self, key: JobKey, call: Call) -> Answer:
         """The coordinator's answer."""
-        service = urllib.parse.quote(f"{names.coordinator_service(key.name)}:http")
+        service = urllib.parse.quote(f"{call.service}:http")
         url = self._client.address + SERVICE.path(key.namespace, service, "proxy")
-        return await self._http.send(url, call, await self._client.credentials())
+        try:
+            return await self._http.send(url, call, await self._client.credentials())
+        except UnreachableError as error:  # the status may be the API server's
+            raise UnreachableError(str(error)) from error
 
     async def close(self) -> None:
         """Close all connections."""

@@ -91,7 +91,7 @@ def _container(
         "command": ["python", "-m", "tpujob_coordinator"],
         "env": [
             pods.variable(Env.COORDINATOR_CONFIG, told.to_json()),
-            secret.token_variable(job, Env.TOKEN),
+            secret.token_variable(job, options, Env.TOKEN),
         ],
         "ports": [_port("agents", AGENT_PORT), _port("http", HTTP_PORT)],
         "readinessProbe": _probe(period_s=2, failures=3),

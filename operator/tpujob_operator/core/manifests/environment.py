@@ -12,6 +12,7 @@ from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.api.podtemplate import AGENT_DIR, SNAPSHOT_DIR
 from tpujob_operator.api.spec import Trainer
 from tpujob_operator.core.manifests import names, pods, secret, service
+from tpujob_operator.core.manifests.options import ManifestOptions
 
 #: Modules that are worth importing once per pod; the agent goes on without those that are missing.
 _PRELOAD = ("jax", "flax", "optax", "orbax.checkpoint")
@@ -22,11 +23,13 @@ _MEGASCALE_PORT = 8080
 _TPU_PROCESS_PORT = 8476
 
 
-def variables(job: TPUTrainingJob, attempt: int, *, grace_s: int) -> list[dict[str, Any]]:
+def variables(
+    job: TPUTrainingJob, attempt: int, options: ManifestOptions, *, grace_s: int
+) -> list[dict[str, Any]]:
     """All variables, in an order in which later ones may refer to earlier ones."""
     return [
         *_identity(job, attempt),
-        *_access(job),
+        *_access(job, options),
         *_place(),
         *_folders(),
         pods.variable(Env.GRACE_S, grace_s),
@@ -55,9 +58,9 @@ def _identity(job: TPUTrainingJob, attempt: int) -> Iterator[dict[str, Any]]:
     yield pods.variable(Env.ATTEMPT, attempt)
 
 
-def _access(job: TPUTrainingJob) -> Iterator[dict[str, Any]]:
+def _access(job: TPUTrainingJob, options: ManifestOptions) -> Iterator[dict[str, Any]]:
     yield pods.variable(Env.COORDINATOR, service.address(job))
-    yield secret.token_variable(job, Env.TOKEN)
+    yield secret.token_variable(job, options, Env.TOKEN)
 
 
 def _place() -> Iterator[dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.core.manifests import coordinator, names, pods, worker
 from tpujob_operator.core.manifests.options import ManifestOptions
+from tpujob_operator.core.manifests.secret import key_id
 from tpujob_operator.core.manifests.shape import shape
 from tpujob_operator.core.suspects import Avoided
 from tpujob_tpu.catalogue import NODE_POOL_LABEL
@@ -30,6 +31,8 @@ def build(
     has_agents = not job.spec.recovery.recreates_pods
     metadata = names.metadata(job, names.jobset(job.metadata.name, attempt), attempt)
     metadata["annotations"] = {names.SHAPE_ANNOTATION: shape(job)}
+    if has_agents:
+        metadata["annotations"][names.KEY_ID_ANNOTATION] = key_id(options.operator_key)
     if avoided.nodes:
         metadata["annotations"][names.AVOIDED_ANNOTATION] = ",".join(avoided.nodes)
     if job.spec.queue:

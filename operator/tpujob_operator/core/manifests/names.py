@@ -18,6 +18,9 @@ SHAPE_ANNOTATION: Final = "tpujob.dev/shape"
 #: Nodes that the worker pods of an attempt keep away from, separated by commas.
 AVOIDED_ANNOTATION: Final = "tpujob.dev/avoided-nodes"
 
+#: Which of the operator's keys the token of an attempt is derived from.
+KEY_ID_ANNOTATION: Final = "tpujob.dev/key-id"
+
 #: Digest of what a preflight checks.
 CHECKED_ANNOTATION: Final = "tpujob.dev/checked"
 
@@ -38,6 +41,9 @@ SLICE: Final = "slice"
 #: Set by JobSet and by the Job controller on pods; pods read their place from them.
 SLICE_INDEX_LABEL: Final = "jobset.sigs.k8s.io/job-index"
 HOST_INDEX_ANNOTATION: Final = "batch.kubernetes.io/job-completion-index"
+
+#: Characters of a job's UID in names: the first part of it, which is random.
+_UID_CHARACTERS: Final = 8
 
 
 def jobset(job: str, attempt: int) -> str:
@@ -70,14 +76,18 @@ def programs_job(job: str) -> str:
     return f"{job}-programs"
 
 
-def coordinator_service(job: str) -> str:
-    """Name of the Service of the coordinator."""
-    return f"{job}-coordinator"
+def coordinator_service(job: str, uid: str) -> str:
+    """Name of the Service of the coordinator; the UID keeps it apart from what others make."""
+    return f"{job}-coordinator-{uid[:_UID_CHARACTERS]}"
 
 
-def token_secret(job: str) -> str:
-    """Name of the Secret that agents and coordinator share."""
-    return f"{job}-token"
+def token_secret(job: str, uid: str, key_id: str) -> str:
+    """Name of the Secret that agents and coordinator of an attempt share.
+
+    It names the job's UID, so that it is nobody else's, and the operator's key, so that another
+    key makes another Secret and leaves the one alone that a running attempt reads.
+    """
+    return f"{job}-token-{uid[:_UID_CHARACTERS]}-{key_id}"
 
 
 def labels(job: str, attempt: int | None = None, role: str | None = None) -> dict[str, str]:

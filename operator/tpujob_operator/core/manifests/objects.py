@@ -21,12 +21,10 @@ def build(
     budgets_used: Mapping[str, int] | None = None,
     avoided: Avoided = _NOTHING,
 ) -> list[dict[str, Any]]:
-    """Secret, Service and JobSet, in the order in which they are to be applied.
+    """Secret, Service and JobSet: the JobSet needs the two others. Each is created, once.
 
-    A job without agents has a JobSet only.
-
-    Secret and Service may be applied again at any time. The JobSet is applied
-    once per attempt, afterwards only its ``spec.suspend`` can change.
+    A job without agents has a JobSet only. Secret and Service last from attempt to attempt.
+    Of a JobSet only ``spec.suspend`` can change.
 
     Args:
         job: The job; its metadata has name, namespace and uid.
@@ -38,4 +36,4 @@ def build(
     made = jobset.build(job, attempt, options, budgets_used or {}, avoided)
     if job.spec.recovery.recreates_pods:  # nobody is to be reached
         return [made]
-    return [secret.build(job, options), service.build(job, attempt), made]
+    return [secret.build(job, options), service.build(job), made]

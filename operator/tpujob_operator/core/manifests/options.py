@@ -12,10 +12,11 @@ class ManifestOptions:
     """Settings of the operator that show in the objects it makes.
 
     Attributes:
-        operator_key: Secret from which every job's token is derived.
+        operator_key: Secret from which the token of every new attempt is derived.
         operator_image: Image of the coordinator and of the container that brings the agent.
         trainer_image: Image of the bundled trainer where a job names none.
         image_pull_policy: Pull policy of these images.
+        previous_keys: Earlier keys, for attempts that were made with them.
         prices: USD per chip-hour that replace the defaults, by generation and provisioning.
     """
 
@@ -23,4 +24,5 @@ class ManifestOptions:
     operator_image: str
     trainer_image: str
     image_pull_policy: str = "IfNotPresent"
+    previous_keys: tuple[str, ...] = dataclasses.field(default=(), repr=False)
     prices: Prices = dataclasses.field(default_factory=dict)

@@ -9,18 +9,20 @@ from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.core.manifests import names
 
 
-def build(job: TPUTrainingJob, attempt: int) -> dict[str, Any]:
-    """The Service; it selects the coordinator pod of the current attempt."""
+def build(job: TPUTrainingJob) -> dict[str, Any]:
+    """The Service; it selects the coordinator pod of whichever attempt is there.
+
+    There is one at most: an attempt begins when nothing is left of the one before.
+    """
     name = job.metadata.name
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": names.metadata(job, names.coordinator_service(name)),
+        "metadata": names.metadata(job, names.coordinator_service(name, job.metadata.uid)),
         "spec": {
             "type": "ClusterIP",
             "selector": {
                 names.JOB_LABEL: name,
-                names.ATTEMPT_LABEL: str(attempt),
                 names.ROLE_LABEL: names.ROLE_COORDINATOR,
             },
             # Agents try again within a second by themselves; to wait for a probe would be slower.
@@ -32,7 +34,7 @@ def build(job: TPUTrainingJob, attempt: int) -> dict[str, Any]:
 
 def address(job: TPUTrainingJob) -> str:
     """``host:port`` of the agents' stream."""
-    service = names.coordinator_service(job.metadata.name)
+    service = names.coordinator_service(job.metadata.name, job.metadata.uid)
     return f"{service}.{job.metadata.namespace}.svc:{AGENT_PORT}"
 
 

@@ -46,7 +46,7 @@ def pod_template(
     )
     has_agent = not job.spec.recovery.recreates_pods
     if has_agent:
-        _wrap(trainer, environment.variables(job, attempt, grace_s=grace_s))
+        _wrap(trainer, environment.variables(job, attempt, options, grace_s=grace_s))
     else:
         _leave_as_it_is(trainer, environment.without_agent(job, attempt))
     _add_chips(trainer, job.shape.chips_per_host)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tpujob_agent.preflight import Answer
 from tpujob_operator.core.manifests import preflight, programs
-from tpujob_operator.core.plan import Action, Apply, Delete
+from tpujob_operator.core.plan import Action, Create, Delete
 from tpujob_operator.core.policies.preflight import is_due
 from tpujob_operator.core.situation import NOTHING, Outcome, Situation
 from tpujob_operator.core.views import JobView
@@ -21,7 +21,7 @@ def compile_ahead(situation: Situation) -> Outcome:
     if not _is_answered_now(situation):
         return NOTHING
     manifest = programs.build(situation.job, situation.snapshot.options)
-    return Outcome(actions=(Apply(manifest, is_optional=True),) if manifest else ())
+    return Outcome(actions=(Create(manifest, is_optional=True),) if manifest else ())
 
 
 def remove_ahead(situation: Situation) -> tuple[Action, ...]:

@@ -14,7 +14,7 @@ from tpujob_operator.core.situation import NOTHING, Outcome, Situation, Verdict,
 from tpujob_operator.core.views import JobSetView
 
 _FIRST_DELAY_MS = 1_000
-_LONGEST_DELAY_MS = 300_000
+LONGEST_DELAY_MS = 300_000
 
 
 def begin_first_attempt(situation: Situation) -> Outcome:
@@ -39,7 +39,7 @@ def restart_failed_attempt(situation: Situation) -> Outcome:
             f"{jobset.failure}. Look at the events of the job's pods, correct the cause and "
             "create the job again",
         )
-    delay_ms = min(_LONGEST_DELAY_MS, _FIRST_DELAY_MS << min(fruitless - 1, 10))
+    delay_ms = min(LONGEST_DELAY_MS, _FIRST_DELAY_MS << min(fruitless - 1, 10))
     until_ms = situation.now_ms + delay_ms
     message = (
         f"Attempt {situation.attempt} failed: {jobset.failure}. "

@@ -53,10 +53,6 @@ def clear_dead_pods(situation: Situation) -> Outcome:
     return Outcome(
         actions=deletions,
         memory=_noted(situation, {gone.ref.uid for gone in deletions}),
-        notes=tuple(
-            Note(reasons.NODE_GONE, f"Pod {gone.ref.name}: {gone.why}.", "Warning")
-            for gone in deletions
-        ),
         requeue_after_s=next_look_s(
             snapshot.pods, suspicious(snapshot.nodes, situation.history.incidents), situation.now_ms
         ),
@@ -68,11 +64,16 @@ def deletions_of_dead(
 ) -> tuple[Delete, ...]:
     """What is to be deleted by force, each with its proof."""
     return tuple(
-        Delete(pod.ref, f"node {pod.node} {proof}, so it is removed by force", by_force=True)
+        _deletion(pod, f"node {pod.node} {proof}, so it is removed by force")
         for pod in pods
         if _is_overdue(pod, now_ms)
         if (proof := _proof(pod, pulses.get(pod.node), limit_ms, now_ms))
     )
+
+
+def _deletion(pod: PodView, why: str) -> Delete:
+    note = Note(reasons.NODE_GONE, f"Pod {pod.name}: {why}.", "Warning")
+    return Delete(pod.ref, why, by_force=True, needs_status=False, on_success=(note,))
 
 
 def _noted(situation: Situation, uids: Collection[str]) -> Memory | None:

@@ -15,7 +15,7 @@ def clear_after_finished(situation: Situation) -> Outcome:
     snapshot = situation.snapshot
     if not snapshot.is_over:
         return NOTHING
-    finished_ms = parse_rfc3339(str(snapshot.status["finishedAt"]))
+    finished_ms = _finished_ms(situation)
     actions = (
         *_leftover_jobsets(situation, finished_ms),
         *remove_preflight(situation),
@@ -31,6 +31,15 @@ def clear_after_finished(situation: Situation) -> Outcome:
     return Outcome(
         actions=actions, requeue_after_s=earliest(*waits), is_final=True, keeps_status=True
     )
+
+
+def _finished_ms(situation: Situation) -> int:
+    """When the job ended; where nobody has written that down, when its condition says so."""
+    status = situation.snapshot.status
+    ends = (item for item in status["conditions"] if item["type"] in ("Succeeded", "Failed"))
+    times = [item.get("lastTransitionTime") for item in ends if item["status"] == "True"]
+    said = next(filter(None, [status.get("finishedAt"), *times]), None)
+    return parse_rfc3339(str(said)) if said else situation.now_ms
 
 
 def _leftover_jobsets(situation: Situation, finished_ms: int) -> tuple[Action, ...]:

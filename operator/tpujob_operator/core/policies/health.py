@@ -45,9 +45,9 @@ def replace_stragglers(situation: Situation) -> Outcome:
             continue
         why = f"pod {pod.name} on node {pod.node or '-'} has held up the others"
         message = f"Slice {job.slice_index} is made anew: {why}."
+        note = Note(reasons.SLICE_RESTARTED, message, "Warning")
         return Outcome(
-            actions=(Delete(job.ref, why),),
+            actions=(Delete(job.ref, why, needs_status=False, on_success=(note,)),),
             memory=situation.memory.replaced(job.name, situation.now_ms),
-            notes=(Note(reasons.SLICE_RESTARTED, message, "Warning"),),
         )
     return NOTHING

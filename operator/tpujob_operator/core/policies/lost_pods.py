@@ -129,7 +129,7 @@ def _may_be_eviction_ms(situation: Situation, job: JobView) -> int:
 
 def _replace(situation: Situation, job: JobView, lost: str) -> Outcome:
     earlier = situation.memory.replacements.get(job.name, Replacements())
-    held_ms = earlier.next_at_ms() - situation.now_ms
+    held_ms = earlier.wait_ms(situation.now_ms)
     wait_ms = max(held_ms, _may_be_eviction_ms(situation, job))
     if wait_ms > 0:
         return Outcome(requeue_after_s=wait_ms / 1000)
@@ -140,11 +140,9 @@ def _replace(situation: Situation, job: JobView, lost: str) -> Outcome:
     if len(gone) == 1:  # of several nobody knows which was the first
         [pod] = gone
         memory = memory.lost(LostPod(situation.now_ms, *pod.place, pod.node, pod.name))
-    return Outcome(
-        actions=(Delete(job.ref, f"it has lost {lost}"),),
-        memory=memory,
-        notes=(Note(reasons.SLICE_RESTARTED, message, "Warning"),),
-    )
+    note = Note(reasons.SLICE_RESTARTED, message, "Warning")
+    deletion = Delete(job.ref, f"it has lost {lost}", needs_status=False, on_success=(note,))
+    return Outcome(actions=(deletion,), memory=memory)
 
 
 def _both(first: Outcome, second: Outcome) -> Outcome:
@@ -152,6 +150,5 @@ def _both(first: Outcome, second: Outcome) -> Outcome:
     return Outcome(
         actions=(*first.actions, *second.actions),
         memory=second.memory or first.memory,
-        notes=(*first.notes, *second.notes),
         requeue_after_s=min(delays, default=None),
     )

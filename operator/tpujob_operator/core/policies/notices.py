@@ -32,6 +32,8 @@ def tell_coordinator(situation: Situation) -> Outcome:
         return NOTHING
     if situation.jobset is None or not situation.jobset.has_agents:
         return NOTHING
+    if not snapshot.is_key_known:
+        return NOTHING
     nodes = {pod.node for pod in snapshot.workers if not pod.is_lost} & snapshot.nodes.keys()
     notices = tuple(
         notice for name in sorted(nodes) if (notice := snapshot.nodes[name].notice) is not None
@@ -46,7 +48,7 @@ def tell_coordinator(situation: Situation) -> Outcome:
     notes = tuple(_note(notice) for notice in notices if notice not in snapshot.told.notices)
     if told.budgets not in (known.budgets, snapshot.told.budgets):
         notes += (Note(reasons.SPEC_CHANGED, "Changed: spec.recovery.budgets, from now on."),)
-    return Outcome(actions=(Tell(snapshot.ref, told, notes),))
+    return Outcome(actions=(Tell(snapshot.ref, told, situation.jobset.key_id, on_success=notes),))
 
 
 def _note(notice: Notice) -> Note:

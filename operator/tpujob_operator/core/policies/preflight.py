@@ -20,7 +20,7 @@ from tpujob_operator.core import checks
 from tpujob_operator.core.checks import Check
 from tpujob_operator.core.manifests import names, preflight
 from tpujob_operator.core.manifests.shape import changed_fields
-from tpujob_operator.core.plan import Action, Apply, Delete, Note
+from tpujob_operator.core.plan import Action, Create, Delete, Note
 from tpujob_operator.core.policies.completion import failed
 from tpujob_operator.core.situation import NOTHING, Outcome, Situation, Verdict
 from tpujob_operator.core.views import JobView, PodView
@@ -73,7 +73,7 @@ def run_preflight(situation: Situation) -> Outcome:
         return NOTHING
     if job is None:
         manifest = preflight.build(situation.job, situation.snapshot.options)
-        return Outcome(actions=() if check.answer else (Apply(manifest),))
+        return Outcome(actions=() if check.answer else (Create(manifest),))
     return Outcome(actions=_deletion(situation, job, check))
 
 

@@ -74,21 +74,43 @@ def report_restart(situation: Situation) -> Outcome:
 
 def report_silent_coordinator(situation: Situation) -> Outcome:
     """Degraded while the coordinator runs but cannot be read: the status grows old then."""
+    if not situation.snapshot.is_key_known and situation.jobset is not None:
+        return _degraded(reasons.KEY_UNKNOWN, _KEY_UNKNOWN.format(jobset=situation.jobset))
     silent_ms = situation.snapshot.silent_since_ms
     if not silent_ms:
         return NOTHING
     wait_ms = silent_ms + _SILENCE_MS - situation.now_ms
     if wait_ms > 0:
         return Outcome(requeue_after_s=wait_ms / 1000)
-    why = situation.snapshot.silent_why
-    message = (
-        f"The coordinator runs, but the operator cannot read it{f' ({why})' if why else ''}, so "
-        "step and goodput stand still here; training is not affected. Look at the coordinator "
-        "pod's log, and whether a network policy keeps the operator from port 7078."
-    )
-    return Outcome(
-        verdicts={ConditionType.DEGRADED: Verdict(True, reasons.COORDINATOR_UNREACHABLE, message)}
-    )
+    if situation.snapshot.is_unauthorized and situation.jobset is not None:
+        why = situation.snapshot.silent_why
+        message = _COORDINATOR_REFUSES.format(jobset=situation.jobset, why=why)
+        return _degraded(reasons.COORDINATOR_REFUSES, message)
+    why = f" ({situation.snapshot.silent_why})" if situation.snapshot.silent_why else ""
+    return _degraded(reasons.COORDINATOR_UNREACHABLE, _COORDINATOR_UNREACHABLE.format(why=why))
+
+
+def _degraded(reason: str, message: str) -> Outcome:
+    return Outcome(verdicts={ConditionType.DEGRADED: Verdict(True, reason, message)})
+
+
+_BLIND = "so step and goodput stand still here; training is not affected."
+_COORDINATOR_UNREACHABLE = (
+    f"The coordinator runs, but the operator cannot read it{{why}}, {_BLIND} Look at the "
+    "coordinator pod's log, and whether a network policy keeps the operator from port 7078."
+)
+_COORDINATOR_REFUSES = (
+    f"The coordinator does not accept the operator's requests ({{why}}), {_BLIND} If nothing is "
+    "wrong with the clocks, somebody has changed the job's Secret: delete the Secret that the "
+    "job's pods name, and then JobSet {jobset.name}. The operator creates both again, and the job "
+    "resumes from its last checkpoint."
+)
+_KEY_UNKNOWN = (
+    f"The attempt was made with a key that the operator does not have any more, {_BLIND} Add the "
+    "earlier key (id {jobset.key_id}) to the operator's key Secret as `previous` and restart the "
+    "operator, or delete JobSet {jobset.name}: the operator creates it again with its present "
+    "key, and the job resumes from its last checkpoint."
+)
 
 
 def place_of(incident: Incident) -> str:

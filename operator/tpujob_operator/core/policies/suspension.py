@@ -21,7 +21,7 @@ def follow_suspend(situation: Situation) -> Outcome:
         return _follow_in_queue(situation)
     differs = jobset is not None and not jobset.is_deleting and jobset.is_suspended != wanted
     actions = (
-        (Patch(jobset.ref, {"spec": {"suspend": wanted}}),)
+        (Patch(jobset.ref, {"spec": {"suspend": wanted}}, needs_status=False),)
         if jobset is not None and differs
         else ()
     )
