@@ -58,6 +58,9 @@ def main() -> int:
     except LostLeaseError as error:
         logging.getLogger(__name__).error("the operator ends, another one acts: %s", error)  # noqa: TRY400 - no defect
         return LOST_LEASE
+    except SettingsError as error:
+        logging.getLogger(__name__).error("%s", error)  # noqa: TRY400 - it says what to do
+        return 2
     except Exception:
         logging.getLogger(__name__).exception("the operator has failed and ends")
         return 1

@@ -25,9 +25,17 @@ class Settings(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
     operator_key: str = pydantic.Field(
+        default="",
         min_length=16,
         repr=False,
-        description="Secret from which every job's token is derived; must outlive the operator.",
+        description="Secret from which every job's token is derived; must outlive the operator. "
+        "Empty: it is in the Secret that TPUJOB_KEY_SECRET names.",
+    )
+    key_secret: str = pydantic.Field(
+        default="tpujob-operator-key",
+        min_length=1,
+        description="Secret in the operator's namespace with its `key`, and in `previous` earlier "
+        "ones, one a line; the operator creates it if there is none.",
     )
     operator_image: str = pydantic.Field(
         min_length=1, description="Image of coordinator and agent: the operator's own."

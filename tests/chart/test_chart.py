@@ -73,7 +73,6 @@ def test_golden(render: Render) -> None:
     """The default objects are those that were reviewed (UPDATE_GOLDEN=1 writes them)."""
     objects = render()
     objects.pop(CRD)
-    objects["Secret/tpujob-operator-key"]["data"]["key"] = "random"
     _compare([*objects.values()], "default")
 
 
@@ -165,7 +164,8 @@ def test_rights_are_small(render: Render) -> None:
         assert "rbac.authorization.k8s.io" not in rule["apiGroups"]
         assert not {"pods/exec", "pods/attach", "serviceaccounts/token"} & set(rule["resources"])
         if "secrets" in rule["resources"]:
-            assert rule["verbs"] == ["create"]
+            is_the_key = rule.get("resourceNames") == ["tpujob-operator-key"]
+            assert rule["verbs"] == ["get" if is_the_key else "create"]
 
 
 def test_rights_end_at_the_watched_namespaces(render: Render) -> None:
@@ -175,6 +175,7 @@ def test_rights_end_at_the_watched_namespaces(render: Render) -> None:
     bindings = [key for key in objects if key.startswith("RoleBinding/")]
     assert sorted(bindings) == [
         "RoleBinding/tpujob-operator-jobs",  # one name, in two namespaces
+        "RoleBinding/tpujob-operator-key",
         "RoleBinding/tpujob-operator-lease",
         "RoleBinding/tpujob-operator-node-leases",
     ]
@@ -227,6 +228,14 @@ def test_priority_only_on_request(render: Render) -> None:
         (rule,) = schema["rules"]
         (subject,) = rule["subjects"]
         assert subject["serviceAccount"]["name"] == "tpujob-operator"
+
+
+def test_rendering_makes_no_key(render: Render) -> None:
+    """The operator makes its key, once: a chart rendered without a cluster would make another."""
+    assert not [key for key in render() if key.startswith("Secret/")]
+    assert render() == render()
+    rules = render({"operatorKey": {"existingSecret": "mine"}})["Role/tpujob-operator-key"]["rules"]
+    assert [(rule["resourceNames"], rule["verbs"]) for rule in rules] == [(["mine"], ["get"])]
 
 
 def test_nodes_are_changed_only_on_request(render: Render) -> None:

@@ -1,8 +1,7 @@
-"""The chart on a real API server: installs, upgrades, keeps its key, and grants enough."""
+"""The chart on a real API server: installs, upgrades, makes no key, and grants enough."""
 
 from __future__ import annotations
 
-import base64
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,6 @@ from localcluster.cluster import Cluster
 from localcluster.kubeapi import ApiError
 
 pytestmark = pytest.mark.control_plane
-
-
-def _key(cluster: Cluster, namespace: str, release: str) -> str:
-    path = f"/api/v1/namespaces/{namespace}/secrets/{release}-operator-key"
-    return base64.b64decode(cluster.api.get(path)["data"]["key"]).decode()
 
 
 def _values(release: str) -> dict[str, Any]:
@@ -31,19 +25,30 @@ def _values(release: str) -> dict[str, Any]:
     }
 
 
-def test_key_survives_upgrades(
+def test_chart_leaves_the_key_alone(
     control_plane: Cluster, namespace: str, helm: Config, chart_path: Path
 ) -> None:
-    """Each installation gets a random key, which an upgrade does not change."""
+    """Installing, upgrading and uninstalling neither makes the operator's key nor removes it."""
     release = namespace
+    path = f"/api/v1/namespaces/{namespace}/secrets"
     helm.install(chart_path, release, _values(release), namespace=namespace)
-    first = _key(control_plane, namespace, release)
-    assert len(first) >= 32
+    names = [item["metadata"]["name"] for item in control_plane.api.get(path)["items"]]
+    assert f"{release}-operator-key" not in names
+    key = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": f"{release}-operator-key", "namespace": namespace},
+        "data": {"key": "bWFkZSBieSB0aGUgb3BlcmF0b3I="},
+    }
+    made = control_plane.api.request("POST", path, key)
     helm.upgrade(chart_path, release, {**_values(release), "workers": 3}, namespace=namespace)
-    assert _key(control_plane, namespace, release) == first
-    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{release}-operator"
-    pod = control_plane.api.get(path)["spec"]["template"]["spec"]
-    assert {"name": "TPUJOB_WORKERS", "value": "3"} in pod["containers"][0]["env"]
+    deployment = f"/apis/apps/v1/namespaces/{namespace}/deployments/{release}-operator"
+    pod = control_plane.api.get(deployment)["spec"]["template"]["spec"]
+    given = {item["name"]: item.get("value") for item in pod["containers"][0]["env"]}
+    assert given["TPUJOB_WORKERS"] == "3"
+    assert given["TPUJOB_KEY_SECRET"] == f"{release}-operator-key"
+    helm.uninstall(release)
+    assert control_plane.api.get(f"{path}/{release}-operator-key") == made
 
 
 def test_crd_comes_with_the_chart(
@@ -84,16 +89,19 @@ def test_rights_on_the_api_server(
     helm.install(chart_path, namespace, values, namespace=namespace)
     user = f"system:serviceaccount:{namespace}:{namespace}-operator"
 
-    def may(verb: str, group: str, resource: str, where: str = namespace) -> bool:
-        name, _, sub = resource.partition("/")
-        asked = {"verb": verb, "group": group, "resource": name, "subresource": sub}
+    def may(verb: str, group: str, resource: str, where: str = namespace, name: str = "") -> bool:
+        kind, _, sub = resource.partition("/")
+        asked = {"verb": verb, "group": group, "resource": kind, "subresource": sub, "name": name}
         return _may(control_plane, user, where, **asked)
 
     jobs = "tputrainingjobs"
     assert may("watch", "tpujob.dev", jobs)
     assert may("patch", "tpujob.dev", f"{jobs}/status")
     assert may("create", "jobset.x-k8s.io", "jobsets")
-    assert may("patch", "", "secrets")
+    assert may("create", "", "secrets")
+    assert not may("patch", "", "secrets")
+    assert not may("patch", "", "services")
+    assert may("get", "", "secrets", name=f"{namespace}-operator-key")
     assert may("delete", "batch", "jobs")
     assert may("create", "", "events")
     assert not may("watch", "tpujob.dev", jobs, "default")

@@ -14,7 +14,7 @@ import pytest
 from localcluster.cluster import Cluster
 from tests.agent import rig as agents
 from tests.agent.rig import Rig
-from tests.operator.rig import Jobs, running
+from tests.operator.rig import OPERATOR_KEY, Jobs, running
 from tpujob_agent.protocol import CoordinatorConfig, Env
 from tpujob_operator.core.kinds import JOB_SET, SECRET
 
@@ -41,11 +41,15 @@ for step in range(first + 1, 61):
 class Pods:
     """Containers of a job `j` as local processes, configured by the manifests in the cluster."""
 
-    def __init__(self, jobs: Jobs, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, jobs: Jobs, folder: Path, monkeypatch: pytest.MonkeyPatch, operator_key: str
+    ) -> None:
         jobset = jobs.wait(JOB_SET, "j-1")
         pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
         given = {item["name"]: item.get("value", "") for item in pod["containers"][0]["env"]}
-        token = base64.b64decode(jobs.wait(SECRET, jobs.secret_of("j"))["data"]["token"]).decode()
+        token = base64.b64decode(
+            jobs.wait(SECRET, jobs.secret_of("j", operator_key))["data"]["token"]
+        ).decode()
         monkeypatch.setattr(agents, "TOKEN", token)
         self.rig = Rig(folder, slices=2, hosts=1)
         self.gate = folder / "gate"
@@ -84,6 +88,9 @@ def local_pods(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     place: Callable[[], object],
+    *,
+    env: dict[str, str] | None = None,
+    operator_key: str = OPERATOR_KEY,
 ) -> Iterator[Pods]:
     """Make a job `j` of 60 steps, whose processes are still to be started.
 
@@ -93,12 +100,14 @@ def local_pods(
         folder: for logs and what is saved.
         monkeypatch: of the test.
         place: gives the pods nodes and has them run.
+        env: of the operator that makes the job.
+        operator_key: its key.
     """
     # The wait at step 30 is none of a hung program's, however long a test takes.
     health = {"hang": {"minSeconds": 3600}}
     jobs.create("j", trainer={"config": {"steps": 60}}, health=health)
-    with running(cluster, folder, jobs.namespace):
-        pods = Pods(jobs, folder, monkeypatch)
+    with running(cluster, folder, jobs.namespace, env=env):
+        pods = Pods(jobs, folder, monkeypatch, operator_key)
         place()
     try:
         yield pods

@@ -231,7 +231,8 @@ class Client:
         """Create an object; an existing namesake is a conflict."""
         kind = kind_of(manifest)
         path = kind.path(manifest["metadata"]["namespace"])
-        return await self.request("create", path, body=manifest, plural=kind.plural)
+        query = {"fieldManager": FIELD_MANAGER}
+        return await self.request("create", path, query=query, body=manifest, plural=kind.plural)
 
     async def patch(
         self, ref: Ref, body: Mapping[str, Any], subresource: str = "", *, version: str = ""

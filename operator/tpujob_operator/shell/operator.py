@@ -27,6 +27,7 @@ from tpujob_operator.shell.informer import Informer
 from tpujob_operator.shell.jobevents import JobEvents
 from tpujob_operator.shell.jobsetkind import JobSetKind
 from tpujob_operator.shell.jobstate import JobState
+from tpujob_operator.shell.keys import Keys, load_keys
 from tpujob_operator.shell.lease import Election, elections
 from tpujob_operator.shell.limiter import Limiter
 from tpujob_operator.shell.metrics import JobCollector, OperatorMetrics
@@ -82,7 +83,7 @@ class Operator:
         """
         self._handle_signals()
         in_cluster = is_in_cluster(os.environ)
-        options = self._options()
+        options = self._options(await self._keys(in_cluster=in_cluster))
         async with self._clients(in_cluster=in_cluster) as (client, election):
             informer = Informer(self._settings, client, self._cache, self._nodes)
             async with (
@@ -222,10 +223,20 @@ class Operator:
         is_direct = access == "direct" or (access == "auto" and in_cluster)
         return DirectTransport() if is_direct else ProxyTransport(client)
 
-    def _options(self) -> ManifestOptions:
+    async def _keys(self, *, in_cluster: bool) -> Keys:
+        """The operator's keys; whichever replica is first creates them, leader or not."""
+        settings = self._settings
+        if settings.operator_key:
+            return Keys(settings.operator_key)
+        configuration = await load_configuration(in_cluster=in_cluster)
+        async with Client(configuration, self._metrics.called) as client:
+            return await load_keys(client, settings.namespace, settings.key_secret)
+
+    def _options(self, keys: Keys) -> ManifestOptions:
         settings = self._settings
         return ManifestOptions(
-            operator_key=settings.operator_key,
+            operator_key=keys.current,
+            previous_keys=keys.previous,
             operator_image=settings.operator_image,
             trainer_image=settings.trainer_image,
             image_pull_policy=settings.image_pull_policy,
