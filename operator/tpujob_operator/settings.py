@@ -98,8 +98,9 @@ class Settings(pydantic.BaseModel):
         default="auto",
         pattern=r"^(auto|direct|proxy|https?://.+)$",
         description="How coordinators are read: direct (through their Service), proxy (through the "
-        "API server), auto (direct where the operator runs in the cluster), or an address that "
-        "may contain {service} and {namespace}.",
+        "API server, which takes the rights get and update of services/proxy), auto (direct where "
+        "the operator runs in the cluster), or an address that may contain {service} and "
+        "{namespace}.",
     )
     prices: dict[str, dict[Provisioning, Price]] = pydantic.Field(
         default={},

@@ -119,6 +119,13 @@ class ModelApi:
         return self._world.obj
 
     def _patch(self, ref: Ref, body: Mapping[str, Any]) -> Object:
+        if ref.kind is TPU_TRAINING_JOB:
+            obj = self._world.obj
+            assert obj["metadata"]["uid"] == ref.uid
+            number = str(int(obj["metadata"]["resourceVersion"]) + 1)
+            metadata = merge(obj["metadata"], body["metadata"]) | {"resourceVersion": number}
+            self._world.obj = {**obj, "metadata": metadata}
+            return self._world.obj
         found = self._world.objects[ref.kind][ref.name]
         assert found["metadata"]["uid"] == ref.uid
         found["spec"].update(body["spec"])

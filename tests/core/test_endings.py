@@ -1,5 +1,7 @@
 """What the operator decides about the end of jobs, and about what is not in order."""
 
+from typing import Any
+
 import pytest
 
 from tests.core.histories import event, progress
@@ -60,6 +62,77 @@ def test_coordinator_that_does_not_end_is_ended() -> None:
     world.now_ms += 30_000
     world.step()
     assert world.deleted == ["JobSet j-1"]
+
+
+@pytest.mark.parametrize(
+    ("how", "state"),
+    [("finished", "Succeeded"), ("gaveUp", "Failed")],
+)
+def test_a_job_that_has_ended_stays_so_when_its_status_is_lost(how: str, state: str) -> None:
+    """An annotation says so, though neither status nor JobSets are left."""
+    world = training()
+    data: dict[str, Any] = {"step": 9, "cause": "process", "message": "no more"}
+    world.readings.append(told(event(world.now_ms, EventKind(how), **data), first=20))
+    world.settle()
+    world.now_ms += 60_000
+    world.settle()
+    for table in world.objects.values():
+        table.clear()
+    del world.obj["status"]
+    world.restart_operator()
+    world.settle()
+    assert world.status["state"] == state
+    assert not world.objects[JOB_SET]
+    assert "before its status was lost" in world.message(state)
+
+
+def test_a_copy_of_a_job_that_has_ended_says_why_it_does_not_run() -> None:
+    """Whether it was restored from a backup or copied on purpose, only its user knows."""
+    world = training()
+    world.end_jobset("Completed")
+    world.settle()
+    copied = World()
+    copied.obj["metadata"] |= {"uid": "other"}
+    copied.obj["metadata"]["annotations"] = world.obj["metadata"]["annotations"]
+    copied.settle()
+    assert copied.condition("Stalled") == ("True", "EndedBefore")
+    assert "remove the annotation tpujob.dev/ended" in copied.message("Stalled")
+    assert not copied.objects[JOB_SET]
+    del copied.obj["metadata"]["annotations"]
+    copied.settle()
+    assert copied.objects[JOB_SET]
+
+
+def test_a_running_job_goes_on_when_its_status_is_lost() -> None:
+    """Its attempt is that of its JobSet: nothing is torn down, and what happened is read again."""
+    world = training()
+    world.end_jobset("Failed", "broken")
+    world.rest()
+    world.run_pods()
+    world.settle()
+    (jobset,) = world.objects[JOB_SET]
+    assert jobset == "j-2"
+    del world.obj["status"]
+    world.restart_operator()
+    world.settle()
+    assert (list(world.objects[JOB_SET]), world.status["attempt"]) == (["j-2"], 2)
+    assert "JobSet j-2" not in world.deleted
+
+
+def test_a_jobset_without_jobs_is_told() -> None:
+    """The JobSet controller is down: the job says so after a minute, and recovers by itself."""
+    world = World()
+    world.step()
+    assert world.step().requeue_after_s is not None
+    world.now_ms += 59_000
+    world.step()
+    assert world.condition("Stalled")[0] == "False"
+    world.now_ms += 2_000
+    world.step()
+    assert world.condition("Stalled") == ("True", "JobSetSilent")
+    assert "JobSet j-1 has had no Jobs" in world.message("Stalled")
+    world.settle()
+    assert world.condition("Stalled")[0] == "False"
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,25 @@
 """Metrics of a job follow from its history; counters never fall and survive restarts."""
 
+import dataclasses
 import itertools
 import json
 from functools import reduce
 from typing import Any
 
 from hypothesis import given
+from prometheus_client.exposition import generate_latest
 
 from tests.core.histories import CREATED_MS, event, histories, loss, progress, start
 from tests.core.stories import training
 from tpujob_agent.protocol import EventKind
 from tpujob_operator.core import families
 from tpujob_operator.core.families import MetricKind
-from tpujob_operator.core.history import History
+from tpujob_operator.core.history import History, Progress
 from tpujob_operator.core.observations import Observation
 from tpujob_operator.core.recoveries import Stage
 from tpujob_operator.core.samples import Buckets, JobSample, Value, histograms, values
 from tpujob_operator.core.snapshot import JobKey
+from tpujob_operator.shell.metrics import JobCollector, OperatorMetrics
 
 T0 = CREATED_MS
 RECOVERED: list[Observation] = [
@@ -106,3 +109,20 @@ def test_incident_is_counted_when_its_rung_is_known() -> None:
     assert not any(name[0] == "tpujob_incidents" for name in _counters(lost, T0 + 2_000))
     over = reduce(History.apply, RECOVERED, History.start(T0))
     assert _counters(over, T0 + 4_300)["tpujob_incidents", "process", "R0"] == 1
+
+
+def test_one_job_takes_the_metrics_from_no_other() -> None:
+    """What is too large for Prometheus, or cannot be computed, is left out and counted."""
+    sound = _sample(reduce(History.apply, RECOVERED, History.start(T0)), T0 + 5_000)
+    history = dataclasses.replace(sound.history, progress=Progress(step=10**400, committed_step=7))
+    huge = sound._replace(key=JobKey("ns", "huge"), history=history)
+    broken = sound._replace(key=JobKey("ns", "broken"), status={"budgets": {"process": None}})
+    metrics = OperatorMetrics()
+    metrics.registry.register(JobCollector(lambda: [huge, broken, sound], metrics.skipped))
+    for _ in range(2):  # the second one tells what the first one left out
+        told = generate_latest(metrics.registry).decode()
+    assert 'tpujob_step{job="j",namespace="ns"} 6.0' in told
+    assert 'tpujob_checkpoint_step{job="huge",namespace="ns"} 7.0' in told
+    assert 'tpujob_step{job="huge"' not in told
+    assert 'job="broken"' not in told
+    assert "tpujob_operator_samples_skipped_total 2.0" in told

@@ -15,7 +15,8 @@ from tests.core.histories import CREATED_MS, event, histories, loss, progress, s
 from tests.core.stories import told, training
 from tests.core.world import job_object
 from tpujob_agent.protocol import Cause, EventKind
-from tpujob_operator.core.history import FORM, History
+from tpujob_operator.core.forms import FORMS
+from tpujob_operator.core.history import History
 from tpujob_operator.core.incidents import Incidents, Rung
 from tpujob_operator.core.kinds import JOB_SET
 from tpujob_operator.core.observations import Observation
@@ -136,7 +137,7 @@ def test_unknown_causes_of_a_newer_operator_are_counted_together() -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        ({"form": FORM + 1}, f"form {FORM + 1}"),
+        ({"form": FORMS.newest + 1}, f"form {FORMS.newest + 1}"),
         ({"ledger": []}, "damaged"),
         ({"ledger": {"created_ms": "soon"}}, "damaged"),
         ({"incidents": {"newest": [{}]}}, "damaged"),

@@ -10,7 +10,7 @@ from tpujob_operator.core.history import History
 from tpujob_operator.core.memory import Memory
 from tpujob_operator.core.nodes import NodeView
 from tpujob_operator.core.suspects import DAY_MS, Suspect
-from tpujob_operator.core.taints import Taints, plan_taints, suspects_for_all, with_taint
+from tpujob_operator.core.taints import Taints, agreed, plan_taints, suspects_for_all, with_taint
 
 NOW = START_MS
 OTHER = {"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}
@@ -50,6 +50,14 @@ def test_one_node_in_ten_at_most(
 ) -> None:
     """Those that are suspect for longest come first; a taint that stands keeps its place."""
     assert plan_taints(suspects, present, NOW) == planned
+
+
+def test_one_namespace_alone_taints_nothing() -> None:
+    """What a job tells of its hosts may be made up, by all jobs of one tenant alike."""
+    alone = [("a", suspect("n1")), ("a", suspect("n1", NOW + 30)), ("b", suspect("n2"))]
+    assert agreed(alone) == ()
+    both = [*alone, ("b", suspect("n1", NOW + 20)), ("c", suspect("n1", NOW + 5))]
+    assert agreed(both) == (suspect("n1", NOW + 20),)
 
 
 def test_other_taints_stay() -> None:

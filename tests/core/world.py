@@ -32,7 +32,7 @@ from tpujob_operator.core.snapshot import (
 )
 from tpujob_operator.core.timeline import TimelineBatch
 from tpujob_operator.shell.executor import Executor, Result
-from tpujob_operator.shell.jobstate import ledger_of
+from tpujob_operator.shell.jobstate import JobState, ledger_of
 from tpujob_operator.shell.statuswriter import Outcome
 
 START_MS = 1_790_000_000_000
@@ -78,6 +78,7 @@ class World:
     dead_nodes: dict[str, int] = dataclasses.field(default_factory=dict)
     nodes: dict[str, NodeView] = dataclasses.field(default_factory=dict)
     shapes: frozenset[Shape] | None = None
+    status_schema: Mapping[str, Any] | None = None
     told: Told = dataclasses.field(default_factory=Told)
     quota: Wait = dataclasses.field(default_factory=Wait)
     refusals: tuple[str, ...] = ()
@@ -113,7 +114,9 @@ class World:
             history=self.history,
             memory=self.memory,
             options=OPTIONS,
-            cluster=Cluster(has_jobset=self.has_jobset, shapes=self.shapes),
+            cluster=Cluster(
+                has_jobset=self.has_jobset, shapes=self.shapes, status_schema=self.status_schema
+            ),
             jobsets=views(jobset_view, self.objects[JOB_SET].values()),
             jobs=views(job_view, self.objects[JOB].values()),
             pods=views(pod_view, self.objects[POD].values()),
@@ -197,9 +200,9 @@ class World:
 
     def _reload(self) -> None:
         """Believe what the job's status says, as ``JobState`` does."""
-        self.ledger = raw = ledger_of(self.obj)
-        self.history = History.from_json(raw) if raw else History.start(START_MS)
-        self.memory = Memory.from_json(raw.get("operator", {})) if raw else Memory()
+        self.ledger = ledger_of(self.obj)
+        state = JobState.of(self.obj)
+        self.history, self.memory, self.unread = state.history, state.memory, state.unread
         if not self._has_stored(self.unstored):
             self.readings = [*self.unstored, *self.readings]
         self.unstored.clear()

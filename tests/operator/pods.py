@@ -44,6 +44,7 @@ class Pods:
     def __init__(
         self, jobs: Jobs, folder: Path, monkeypatch: pytest.MonkeyPatch, operator_key: str
     ) -> None:
+        self.jobs = jobs
         jobset = jobs.wait(JOB_SET, "j-1")
         pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
         given = {item["name"]: item.get("value", "") for item in pod["containers"][0]["env"]}
@@ -73,7 +74,13 @@ class Pods:
         """Start an agent, or start it anew."""
         saved = self.rig.folder / f"saved-{slice_index}"
         command = [sys.executable, "-c", _PROGRAM, str(saved), str(self.gate)]
-        self.rig.start_agent(slice_index, 0, command)
+        # The operator believes in no node but that of the pod.
+        env = {Env.POD_NAME: self._pod(slice_index), Env.HANG_MIN_S: "3600"}
+        self.rig.start_agent(slice_index, 0, command, env=env)
+
+    def _pod(self, slice_index: int) -> str:
+        names = (str(pod["metadata"]["name"]) for pod in self.jobs.wait_pods("j", 3))
+        return next(name for name in names if name.startswith(f"j-1-slice-{slice_index}-"))
 
     @property
     def access(self) -> dict[str, str]:
@@ -103,7 +110,7 @@ def local_pods(
         env: of the operator that makes the job.
         operator_key: its key.
     """
-    # The wait at step 30 is none of a hung program's, however long a test takes.
+    # The wait at step 30 is none of a hung program's, however long a test takes; so say the agents.
     health = {"hang": {"minSeconds": 3600}}
     jobs.create("j", trainer={"config": {"steps": 60}}, health=health)
     with running(cluster, folder, jobs.namespace, env=env):

@@ -51,6 +51,8 @@ NO_SUCH_NODES: Final = "NoSuchNodes"  # the cluster has no slice of this kind
 PODS_REFUSED: Final = "PodsRefused"  # by the API server to the Job controller
 REFUSED: Final = "Refused"  # the API server refuses an object of ours (quota, policy, rights)
 INTERNAL_ERROR: Final = "InternalError"  # the operator has a defect that shows with this job
+JOBSET_SILENT: Final = "JobSetSilent"  # its controller does nothing
+ENDED_BEFORE: Final = "EndedBefore"  # an annotation says so; and of Failed
 NOT_STALLED: Final = "NotStalled"
 
 # ---- Degraded

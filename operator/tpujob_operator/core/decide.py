@@ -23,7 +23,7 @@ from tpujob_operator.core.policies.completion import (
 )
 from tpujob_operator.core.policies.dead_nodes import clear_dead_pods
 from tpujob_operator.core.policies.deletion import leave_alone_while_deleting
-from tpujob_operator.core.policies.finished import clear_after_finished
+from tpujob_operator.core.policies.finished import clear_after_finished, keep_end
 from tpujob_operator.core.policies.health import replace_stragglers, report_findings
 from tpujob_operator.core.policies.lost_pods import blame_lost_pods, replace_broken_jobs
 from tpujob_operator.core.policies.notices import explain_lost_hosts, tell_coordinator
@@ -48,7 +48,7 @@ from tpujob_operator.core.policies.trouble import (
     report_pods_that_cannot_start,
     report_unschedulable,
 )
-from tpujob_operator.core.policies.unmade import report_unmade_pods
+from tpujob_operator.core.policies.unmade import report_silent_jobset, report_unmade_pods
 from tpujob_operator.core.policies.validation import refuse_invalid_spec
 from tpujob_operator.core.situation import Outcome, Situation, earliest
 from tpujob_operator.core.snapshot import Snapshot
@@ -61,6 +61,7 @@ POLICIES: tuple[Policy, ...] = (
     leave_alone_while_deleting,
     clear_after_finished,
     refuse_invalid_spec,
+    keep_end,
     note_held_chips,
     succeed_when_done,
     fail_when_given_up,
@@ -87,6 +88,7 @@ POLICIES: tuple[Policy, ...] = (
     note_bound_pods,
     report_pods_that_cannot_start,
     report_unmade_pods,
+    report_silent_jobset,
     report_refusals,
     report_unschedulable,
     report_restart,

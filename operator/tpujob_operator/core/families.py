@@ -162,11 +162,17 @@ WATCH_AGE = _own(
     _GAUGE,
     "Seconds since the API server was last heard of the kind that was heard of least.",
 )
+CRD_LACKS = _own(
+    "crd_lacks", _GAUGE, "Fields and words of a job's status that the served CRD does not have."
+)
+SKIPPED_SAMPLES = _own(
+    "samples_skipped", _COUNTER, "Values of jobs that cannot be told as metrics and were left out."
+)
 SILENT = _own("silent_coordinators", _GAUGE, "Coordinators that run and cannot be read.")
 LEADER = _own("leader", _GAUGE, "1 for the replica that holds the Lease and may write, else 0.")
 
 #: Metrics of the operator itself.
 OF_OPERATOR = (
     RECONCILES, RECONCILE_TIME, API_CALLS, QUEUE_DEPTH, QUEUE_AGE, WATCH_AGE, SILENT,
-    LEADER,
+    LEADER, CRD_LACKS, SKIPPED_SAMPLES,
 )  # fmt: skip

@@ -9,16 +9,13 @@ from typing import Any
 
 from tpujob_agent.protocol import Event, EventKind
 from tpujob_operator.core.findings import Findings
+from tpujob_operator.core.forms import FORMS
 from tpujob_operator.core.incidents import Incidents, shortened
 from tpujob_operator.core.ledger import Ledger
 from tpujob_operator.core.observations import FactKind, Observation
 from tpujob_operator.core.recoveries import Recoveries
 from tpujob_operator.core.stored import known_fields
 from tpujob_operator.core.timeline import MOST, Malformed, TimelineBatch
-
-#: Form of the persisted state; a state of another form is not read. Fields and words may come
-#: without another form, as other versions leave them alone.
-FORM = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -143,9 +140,9 @@ class History:
         return dataclasses.replace(self, ledger=self.ledger.advance(now_ms))
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object from which ``from_json`` makes an equal history."""
+        """A JSON object of the newest form, from which ``from_json`` makes an equal history."""
         return {
-            "form": FORM,
+            "form": FORMS.newest,
             "ledger": self.ledger.to_json(),
             "incidents": self.incidents.to_json(),
             "progress": dataclasses.asdict(self.progress),
@@ -163,15 +160,11 @@ class History:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> History:
-        """Inverse of ``to_json``.
+        """Inverse of ``to_json``; see ``forms`` for states of other forms.
 
         Raises:
-            ValueError: the state has another form, or is damaged.
+            ValueError: the state is damaged.
         """
-        if raw.get("form") != FORM:
-            raise ValueError(
-                f"status.ledger has form {raw.get('form')!r}, this operator reads {FORM}"
-            )
         try:
             return cls(
                 ledger=Ledger.from_json(raw["ledger"]),

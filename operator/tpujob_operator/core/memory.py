@@ -70,6 +70,7 @@ class Memory:
     forgiven_ms: int = 0  # incidents before make no node suspect
     low_mfu_since_ms: int = 0  # 0: it is not low
     ends_since_ms: int = 0  # of pods of an attempt without agents; 0: none has ended
+    jobless_since_ms: int = 0  # since when the attempt's JobSet has no Job; 0: it has some
     checks: tuple[Check, ...] = ()  # by preflights, the newest last
 
     def replaced(self, name: str, now_ms: int) -> Memory:
@@ -105,6 +106,7 @@ class Memory:
             "forgivenMs": self.forgiven_ms,
             "lowMfuSinceMs": self.low_mfu_since_ms,
             "endsSinceMs": self.ends_since_ms,
+            "joblessSinceMs": self.jobless_since_ms,
             "checks": [dataclasses.asdict(check) for check in self.checks],
         }
 
@@ -137,5 +139,6 @@ class Memory:
             forgiven_ms=int(raw.get("forgivenMs", 0)),
             low_mfu_since_ms=int(raw.get("lowMfuSinceMs", 0)),
             ends_since_ms=int(raw.get("endsSinceMs", 0)),
+            jobless_since_ms=int(raw.get("joblessSinceMs", 0)),
             checks=checks.from_json(raw.get("checks", ())),
         )

@@ -12,7 +12,7 @@ from tpujob_operator.api.models import TPUTrainingJob
 from tpujob_operator.core.history import History
 from tpujob_operator.core.kinds import TPU_TRAINING_JOB, Ref
 from tpujob_operator.core.manifests import secret
-from tpujob_operator.core.manifests.names import ROLE_PREFLIGHT, ROLE_PROGRAMS
+from tpujob_operator.core.manifests.names import ENDED_ANNOTATION, ROLE_PREFLIGHT, ROLE_PROGRAMS
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.memory import Memory
 from tpujob_operator.core.nodes import NodeView, Pulse, Shape
@@ -84,6 +84,8 @@ class Cluster:
     node_loss_ms: int = 60_000
     # of the slices whose nodes there are; None: not known
     shapes: frozenset[Shape] | None = None
+    # of a job's status, where the CRD lacks something that we write; None: it lacks nothing
+    status_schema: Mapping[str, Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,8 +147,20 @@ class Snapshot:
 
     @property
     def attempt(self) -> int:
-        """The current attempt; 0: none was started."""
-        return int(self.status.get("attempt") or 0)
+        """The current attempt; 0: none was started.
+
+        Where the status is lost it is that of the newest JobSet; else JobSets of another number
+        than the status tells are none of an attempt that was decided on.
+        """
+        written = int(self.status.get("attempt") or 0)
+        return written or max((item.attempt for item in self.own_jobsets), default=0)
+
+    @property
+    def end_mark(self) -> tuple[str, str]:
+        """How the job has ended, and the UID it had then; empty: nothing says that it has."""
+        mark = self.obj["metadata"].get("annotations", {}).get(ENDED_ANNOTATION, "")
+        state, _, uid = str(mark).partition(" ")
+        return state, uid
 
     def has_condition(self, kind: str) -> bool:
         """Whether a condition of the job's status is True."""

@@ -13,11 +13,13 @@ from tpujob_operator.api.conditions import ConditionType, find_condition, set_co
 from tpujob_operator.api.models import parse_status
 from tpujob_operator.api.status import Condition, ConditionStatus, JobStatus, Slices, State
 from tpujob_operator.core.cost import cost_view
+from tpujob_operator.core.forms import FORMS
 from tpujob_operator.core.history import History
 from tpujob_operator.core.incidents import Incident, Rung
 from tpujob_operator.core.plan import Note
 from tpujob_operator.core.policies.placement import suspects_of
 from tpujob_operator.core.policies.progress import REASON_OF_CAUSE, place_of
+from tpujob_operator.core.served import fitted
 from tpujob_operator.core.situation import Situation, Verdict
 from tpujob_operator.core.statusviews import (
     budgets_view,
@@ -71,6 +73,8 @@ def write(situation: Situation) -> Written:
     old = parse_status(snapshot.obj)
     conditions = _conditions(situation, tuple(old.conditions))
     new = _status(situation, old, conditions).to_json()
+    if snapshot.cluster.status_schema is not None:
+        new = fitted(new, snapshot.cluster.status_schema)
     if new == snapshot.status:
         return Written()
     notes = (
@@ -93,7 +97,7 @@ def _steady(status: Mapping[str, Any]) -> dict[str, Any]:
 def _status(situation: Situation, old: JobStatus, conditions: tuple[Condition, ...]) -> JobStatus:
     snapshot, history, now_ms = situation.snapshot, situation.history, situation.now_ms
     job, prices = snapshot.job, snapshot.options.prices
-    ledger = _stored({**history.to_json(), "operator": situation.memory.to_json()})
+    ledger = _stored(FORMS.write({**history.to_json(), "operator": situation.memory.to_json()}))
     is_over = history.ledger.ended
     has_begun = history.progress.step > 0 or history.ledger.is_training
     is_same = old.ledger == ledger and old.goodput is not None

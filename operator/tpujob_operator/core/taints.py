@@ -12,6 +12,8 @@ from tpujob_operator.core.memory import Memory
 from tpujob_operator.core.nodes import SUSPECT_TAINT, NodeView
 from tpujob_operator.core.suspects import Suspect, merged, struck
 
+#: What a job tells of its hosts may be made up: so many namespaces must agree on a node.
+_WITNESSES = 2
 #: Not more than one TPU node in so many.
 _ONE_IN = 10
 #: A program that dies on the same host each time is no reason to keep others from it.
@@ -32,6 +34,22 @@ def suspects_for_all(history: History, memory: Memory, now_ms: int) -> tuple[Sus
     """Nodes that one job suspects and others had better avoid, too."""
     incidents = [item for item in history.incidents.newest if item.cause in _CAUSES]
     return struck(incidents, {}, memory.forgiven_ms, now_ms)
+
+
+def agreed(suspects: Iterable[tuple[str, Suspect]]) -> tuple[Suspect, ...]:
+    """Nodes that jobs of several namespaces suspect, each for as long as the second-longest does.
+
+    Args:
+        suspects: each with the namespace of the job that suspects it.
+    """
+    by_node: dict[str, dict[str, Suspect]] = {}
+    for namespace, suspect in suspects:
+        (longest,) = merged([suspect], [by_node.get(suspect.name, {}).get(namespace, suspect)])
+        by_node.setdefault(suspect.name, {})[namespace] = longest
+    ordered = (
+        sorted(found.values(), key=lambda item: -item.until_ms) for found in by_node.values()
+    )
+    return tuple(found[_WITNESSES - 1] for found in ordered if len(found) >= _WITNESSES)
 
 
 def plan_taints(suspects: Iterable[Suspect], nodes: Collection[NodeView], now_ms: int) -> Taints:

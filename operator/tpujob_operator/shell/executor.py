@@ -12,6 +12,7 @@ from tpujob_operator.core.kinds import (
     JOB_SET,
     SECRET,
     SERVICE,
+    TPU_TRAINING_JOB,
     Kind,
     kind_of,
 )
@@ -290,7 +291,7 @@ class Executor:
         self._store.doom(action.ref.uid)
 
     def _remember(self, kind: Kind, answer: Mapping[str, Any]) -> None:
-        if kind in CHILDREN:
+        if kind in CHILDREN or kind is TPU_TRAINING_JOB:
             self._store.put(kind, answer)
 
     async def _announce(self, snapshot: Snapshot, note: Note, now_ms: int) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tpujob_operator.api.base import parse_rfc3339
+from tpujob_operator.core.forms import FORMS
 from tpujob_operator.core.history import Cursor, History, needs_decision
 from tpujob_operator.core.memory import Memory
 from tpujob_operator.core.snapshot import Told
@@ -67,8 +68,9 @@ class JobState:
         history, memory, unread = fresh_history(obj), Memory(), ""
         if raw:
             try:
-                history = History.from_json(raw)
-                memory = Memory.from_json(raw.get("operator", {}))
+                newest = FORMS.read(raw)
+                history = History.from_json(newest)
+                memory = Memory.from_json(newest.get("operator", {}))
             except ValueError as error:
                 unread = str(error)
         return cls(

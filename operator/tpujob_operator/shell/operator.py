@@ -38,6 +38,7 @@ from tpujob_operator.shell.pulses import Pulses
 from tpujob_operator.shell.queue import KeyedQueue
 from tpujob_operator.shell.quota import Workloads
 from tpujob_operator.shell.reconcile import Reconciler, status_interval_ms
+from tpujob_operator.shell.servedschema import ServedSchema
 from tpujob_operator.shell.tainter import Tainter
 from tpujob_operator.shell.tasks import drain, first_end
 from tpujob_operator.shell.transport import DirectTransport, ProxyTransport
@@ -53,11 +54,13 @@ class Actor:
 
     informer: Informer
     reconciler: Reconciler
-    tainter: Tainter | None
+    tainter: Tainter
+    is_tainting: bool
+    served: ServedSchema
 
     def others(self) -> list[Coroutine[Any, Any, None]]:
         """What runs beside the workers."""
-        return [self.tainter.run()] if self.tainter else []
+        return [self.tainter.run(is_on=self.is_tainting), self.served.run()]
 
 
 class Operator:
@@ -86,13 +89,16 @@ class Operator:
         options = self._options(await self._keys(in_cluster=in_cluster))
         async with self._clients(in_cluster=in_cluster) as (client, election):
             informer = Informer(self._settings, client, self._cache, self._nodes)
+            served = ServedSchema(client)
             async with (
                 self._watches(informer) as start,
                 self._readers(election, options, in_cluster=in_cluster) as readers,
-                self._servers(informer, election),
+                self._servers(informer, election, served),
             ):
-                reconciler = self._reconciler(client, options, readers, election)
-                actor = Actor(informer, reconciler, self._tainter(client))
+                reconciler = self._reconciler(client, options, readers, election, served)
+                tainter = Tainter(client, self._nodes, self._states)
+                is_tainting = self._settings.taint_suspects
+                actor = Actor(informer, reconciler, tainter, is_tainting, served)
                 await first_end(
                     self._serve(actor, election, start), informer.run(), self._wait_for_stop()
                 )
@@ -130,6 +136,7 @@ class Operator:
         self, actor: Actor, election: Election, start: Callable[[], asyncio.Task[None]]
     ) -> None:
         """Watch at once, and act as soon and as long as this replica is the leader."""
+        await actor.served.look()
         await actor.informer.list_all()
         start()
         await self._is_ready.wait()
@@ -160,11 +167,6 @@ class Operator:
         finally:
             self._queue.close()
             await drain(workers, _DRAIN_S if election.is_leader else 0)
-
-    def _tainter(self, client: Client) -> Tainter | None:
-        if not self._settings.taint_suspects:
-            return None
-        return Tainter(client, self._nodes, self._states)
 
     @contextlib.asynccontextmanager
     async def _watches(self, informer: Informer) -> AsyncIterator[Callable[[], asyncio.Task[None]]]:
@@ -249,6 +251,7 @@ class Operator:
         options: ManifestOptions,
         readers: CoordinatorReaders,
         election: Election,
+        served: ServedSchema,
     ) -> Reconciler:
         async def tell(action: Tell) -> None:
             election.write_time_s()  # a coordinator obeys whoever tells it
@@ -269,6 +272,7 @@ class Operator:
             metrics=self._metrics,
             progress=self._progress,
             quota=Workloads(client).wait_of,
+            served=served,
         )
 
         def follow(key: JobKey, snapshot: Snapshot | None, plan: Plan | None) -> None:
@@ -283,14 +287,17 @@ class Operator:
         return reconciler
 
     @contextlib.asynccontextmanager
-    async def _servers(self, informer: Informer, election: Election) -> AsyncIterator[None]:
-        self._metrics.registry.register(JobCollector(self._samples))
+    async def _servers(
+        self, informer: Informer, election: Election, served: ServedSchema
+    ) -> AsyncIterator[None]:
+        self._metrics.registry.register(JobCollector(self._samples, self._metrics.skipped))
         self._metrics.watch_gauges(
             {
                 families.QUEUE_DEPTH: lambda: self._queue.depth,
                 families.QUEUE_AGE: lambda: self._queue.oldest_age_s,
                 families.WATCH_AGE: lambda: informer.age_s,
                 families.LEADER: lambda: election.is_leader,
+                families.CRD_LACKS: lambda: len(served.lacking),
                 families.SILENT: lambda: sum(
                     1 for state in list(self._states.values()) if state.silent_since_ms
                 ),

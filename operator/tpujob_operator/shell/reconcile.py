@@ -37,6 +37,7 @@ from tpujob_operator.shell.progress import Progress
 from tpujob_operator.shell.pulses import Pulses
 from tpujob_operator.shell.queue import KeyedQueue, QueueClosedError
 from tpujob_operator.shell.retries import backoff_s
+from tpujob_operator.shell.servedschema import ServedSchema
 from tpujob_operator.shell.statuswriter import Outcome, StatusWrite
 
 _log = logging.getLogger(__name__)
@@ -73,6 +74,7 @@ class Reconciler:
         metrics: OperatorMetrics,
         progress: Progress,
         quota: Callable[[JobSetView], Awaitable[Wait]],
+        served: ServedSchema,
     ) -> None:
         self._cache = cache
         self._queue = queue
@@ -88,6 +90,7 @@ class Reconciler:
         self._progress = progress
         self._quota = quota
         self._failing: dict[JobKey, int] = {}  # passes in a row that have ended with a defect
+        self._served = served
         self.states = states
         self.watchers: list[Callable[[JobKey, Snapshot | None, Plan | None], None]] = []
 
@@ -294,6 +297,7 @@ class Reconciler:
                 status_interval_ms=status_interval_ms(len(self.states)),
                 node_loss_ms=self._node_loss_ms,
                 shapes=self._nodes.shapes,
+                status_schema=self._served.schema,
             ),
             jobsets=self._cache.jobsets(key),
             jobs=self._cache.jobs(key),

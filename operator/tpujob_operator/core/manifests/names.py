@@ -21,6 +21,9 @@ AVOIDED_ANNOTATION: Final = "tpujob.dev/avoided-nodes"
 #: Which of the operator's keys the token of an attempt is derived from.
 KEY_ID_ANNOTATION: Final = "tpujob.dev/key-id"
 
+#: On a job that has ended: how, and its UID. A status can be lost, and the job must not run again.
+ENDED_ANNOTATION: Final = "tpujob.dev/ended"
+
 #: Digest of what a preflight checks.
 CHECKED_ANNOTATION: Final = "tpujob.dev/checked"
 

@@ -1,13 +1,19 @@
 """A job that has reached its end never runs again; what is left of it is cleared away."""
 
+from tpujob_operator.api import reasons
 from tpujob_operator.api.base import parse_rfc3339
-from tpujob_operator.core.plan import Action, Delete
+from tpujob_operator.api.conditions import ConditionType
+from tpujob_operator.core.manifests.names import ENDED_ANNOTATION
+from tpujob_operator.core.observations import FactKind
+from tpujob_operator.core.plan import Action, Delete, Patch
 from tpujob_operator.core.policies.ahead import remove_ahead
+from tpujob_operator.core.policies.completion import failed
 from tpujob_operator.core.policies.preflight import remove_preflight
-from tpujob_operator.core.situation import NOTHING, Outcome, Situation, earliest
+from tpujob_operator.core.situation import NOTHING, Outcome, Situation, Verdict, earliest, fact
 
 #: A coordinator ends by itself once its last event was read; after this time it is ended.
 _CLOSING_MS = 30_000
+_RUN_AGAIN = f"To run it, remove the annotation {ENDED_ANNOTATION} and create the job again"
 
 
 def clear_after_finished(situation: Situation) -> Outcome:
@@ -17,6 +23,7 @@ def clear_after_finished(situation: Situation) -> Outcome:
         return NOTHING
     finished_ms = _finished_ms(situation)
     actions = (
+        *_mark(situation),
         *_leftover_jobsets(situation, finished_ms),
         *remove_preflight(situation),
         *remove_ahead(situation),
@@ -31,6 +38,39 @@ def clear_after_finished(situation: Situation) -> Outcome:
     return Outcome(
         actions=actions, requeue_after_s=earliest(*waits), is_final=True, keeps_status=True
     )
+
+
+def keep_end(situation: Situation) -> Outcome:
+    """A job whose status was lost after its end does not run again."""
+    state, uid = situation.snapshot.end_mark
+    if not state:
+        return NOTHING
+    if uid != situation.snapshot.uid:
+        message = (
+            f"The annotation {ENDED_ANNOTATION} says that the job has ended ({state}): it was "
+            f"copied, or restored from a backup. {_RUN_AGAIN}."
+        )
+        verdict = Verdict(True, reasons.ENDED_BEFORE, message)
+        return Outcome(verdicts={ConditionType.STALLED: verdict}, is_final=True)
+    message = f"The job had ended ({state}) before its status was lost"
+    if state == ConditionType.SUCCEEDED.value:
+        return Outcome(
+            facts=(fact(situation, FactKind.SUCCEEDED),),
+            verdicts={ConditionType.SUCCEEDED: Verdict(True, reasons.COMPLETED, f"{message}.")},
+            is_final=True,
+        )
+    return failed(situation, reasons.ENDED_BEFORE, f"{message}. {_RUN_AGAIN}")
+
+
+def _mark(situation: Situation) -> tuple[Action, ...]:
+    """Say on the job itself that it has ended, and how."""
+    snapshot = situation.snapshot
+    kinds = (ConditionType.SUCCEEDED, ConditionType.FAILED)
+    state = next(kind.value for kind in kinds if snapshot.has_condition(kind))
+    if snapshot.end_mark == (state, snapshot.uid):
+        return ()
+    annotations = {ENDED_ANNOTATION: f"{state} {snapshot.uid}"}
+    return (Patch(snapshot.ref, {"metadata": {"annotations": annotations}}),)
 
 
 def _finished_ms(situation: Situation) -> int:

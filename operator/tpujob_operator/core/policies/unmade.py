@@ -1,4 +1,4 @@
-"""Pods that are never made: the Job controller's words reach the job's conditions.
+"""Jobs and pods that are never made: what holds them up reaches the job's conditions.
 
 A service account or priority class that does not exist, a quota that is spent, a policy that
 forbids the pod: the API server refuses each pod to the Job controller, which writes an event about
@@ -7,6 +7,7 @@ the Job and tries again, and nothing else shows it.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable
 
@@ -19,6 +20,12 @@ from tpujob_operator.core.views import JobView, PodView
 #: A Job's first pod usually takes less than a second.
 _PATIENCE_MS = 5_000
 _LOOK_S = 10.0
+#: JobSet makes an attempt's Jobs within a second or two.
+_JOBSET_PATIENCE_MS = 60_000
+_SILENT = (
+    "JobSet {name} has had no Jobs for a minute: the JobSet controller does not act on it. See "
+    "whether its pods run and what they log: kubectl get pods -n jobset-system"
+)
 #: The names of pods are made up anew each time.
 _NOISE = re.compile(r"^Error creating: |pods \"[^\"]*\" is forbidden: ")
 _ADVICE = (
@@ -56,6 +63,27 @@ def report_unmade_pods(situation: Situation) -> Outcome:
     )
     verdict = Verdict(True, reasons.PODS_REFUSED, message)
     return Outcome(verdicts={ConditionType.STALLED: verdict}, requeue_after_s=wait_s)
+
+
+def report_silent_jobset(situation: Situation) -> Outcome:
+    """The job is stalled while nobody makes the Jobs of its JobSet."""
+    memory, jobset = situation.memory, situation.jobset
+    should_have = jobset is not None and not (
+        jobset.is_suspended or jobset.is_deleting or jobset.is_completed or jobset.failure
+    )
+    if jobset is None or not should_have or situation.snapshot.current_jobs:
+        since_ms = 0
+    else:
+        since_ms = memory.jobless_since_ms or situation.now_ms
+    if since_ms != memory.jobless_since_ms:
+        memory = dataclasses.replace(memory, jobless_since_ms=since_ms)
+    rest_ms = since_ms + _JOBSET_PATIENCE_MS - situation.now_ms
+    if jobset is None or not since_ms:
+        return Outcome(memory=memory)
+    if rest_ms > 0 or ConditionType.STALLED in situation.verdicts:
+        return Outcome(memory=memory, requeue_after_s=max(rest_ms / 1000, _LOOK_S))
+    verdict = Verdict(True, reasons.JOBSET_SILENT, _SILENT.format(name=jobset.name))
+    return Outcome(memory=memory, verdicts={ConditionType.STALLED: verdict})
 
 
 def _should_run(job: JobView) -> bool:
