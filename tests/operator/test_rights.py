@@ -20,6 +20,7 @@ from tests.operator.rig import NODE, Jobs, OperatorProcess, running
 from tests.rendering import rendered
 from tests.waiting import wait_until
 from tpujob_operator.core.kinds import JOB, JOB_SET, TPU_TRAINING_JOB
+from tpujob_operator.core.manifests.names import ENDED_ANNOTATION
 
 pytestmark = pytest.mark.control_plane
 
@@ -132,6 +133,8 @@ def _live(jobs: Jobs) -> None:
     jobs.wait(JOB_SET, "changed-1")
     jobs.change("changed", slices=1)
     jobs.wait(JOB_SET, "changed-2")
+    jobs.change("changed", activeDeadlineSeconds=1)
+    wait_until(lambda: _end_mark(jobs, "changed"), "mark of the end")
     jobs.create("j", ttlSecondsAfterFinished=0)
     _lost_pod(jobs)
     _dead_node(jobs)
@@ -143,6 +146,11 @@ def _live(jobs: Jobs) -> None:
         if "coordinator" in pod["metadata"]["name"]:
             jobs.set_pod(pod["metadata"]["name"], {"phase": "Succeeded"})
     jobs.wait_gone(TPU_TRAINING_JOB, "j")
+
+
+def _end_mark(jobs: Jobs, name: str) -> str:
+    meta = (jobs.find(TPU_TRAINING_JOB, name) or {})["metadata"]
+    return str(meta.get("annotations", {}).get(ENDED_ANNOTATION, ""))
 
 
 def _refused_pods(jobs: Jobs) -> None:
