@@ -13,8 +13,9 @@ from localcluster.kubeapi import Api, ApiError, Object
 from tests.accounts import api_of
 from tests.conftest import make_namespace
 from tests.rendering import rendered
+from tests.specs import TWO_SLICES
 from tests.waiting import wait_until
-from tpujob_operator.core.kinds import JOB, POD, SECRET, SERVICE, Kind, kind_of
+from tpujob_operator.core.kinds import JOB, POD, SECRET, SERVICE, TPU_TRAINING_JOB, Kind, kind_of
 from tpujob_operator.core.manifests import names
 
 pytestmark = pytest.mark.control_plane
@@ -144,6 +145,22 @@ def test_what_others_run_is_not_deleted(control_plane: Cluster, account: Api, ki
     with pytest.raises(ApiError, match="only what carries the label"):
         account.request("DELETE", kind.path(NAME, "theirs"))
     account.request("DELETE", kind.path(NAME, "ours"))
+
+
+def test_the_spec_of_a_job_is_not_changed(control_plane: Cluster, account: Api) -> None:
+    """The mark of its end is all that the operator writes on a job itself."""
+    job = {
+        "apiVersion": TPU_TRAINING_JOB.api_version,
+        "kind": TPU_TRAINING_JOB.kind,
+        "metadata": {"name": "j", "namespace": NAME},
+        "spec": TWO_SLICES,
+    }
+    control_plane.api.request("POST", TPU_TRAINING_JOB.path(NAME), job)
+    path = TPU_TRAINING_JOB.path(NAME, "j")
+    account.merge(path, {"metadata": {"annotations": {"tpujob.dev/ended": "Failed u"}}})
+    with pytest.raises(ApiError, match="may not change the spec of a job"):
+        account.merge(path, {"spec": {"slices": 1}})
+    control_plane.api.request("DELETE", path)
 
 
 def test_others_are_not_concerned(control_plane: Cluster, account: Api) -> None:
