@@ -17,10 +17,8 @@ from localcluster.layout import Layout, Spec, State
 from localcluster.nodes import Nodes
 from localcluster.processes import Processes, remove_tree
 from localcluster.progress import Progress, say
-from localcluster.start import Start
+from localcluster.start import API_READY_S, Start
 from localcluster.template import identify
-
-_API_READY_S = 60.0
 
 
 class NoClusterError(RuntimeError):
@@ -172,7 +170,7 @@ class Cluster:
         endpoints, audit = self._state.endpoints, self.spec.audit
         server = controlplane.apiserver(binary, self._layout, endpoints, audit=audit)
         self._processes.start(server)
-        wait_for("the API server", self.api.is_ready, _API_READY_S)
+        wait_for("the API server", self.api.is_ready, API_READY_S)
 
     def add_kubeflow_trainer(self, progress: Progress = say) -> None:
         """Run Kubeflow Trainer's controller in this cluster, built first where it is missing."""

@@ -14,7 +14,7 @@ from localcluster.progress import Progress
 _PROJECT = "kubeflow-trainer"
 #: Beside JobSet's 9443, on the cluster's own address.
 _PORT = 9444
-_SERVE_S = 60.0
+_SERVE_S = 240.0
 RUNTIME = "jax-distributed"
 
 

@@ -17,7 +17,7 @@ _VERSION = "v1beta2"
 API_VERSION = f"kueue.x-k8s.io/{_VERSION}"
 #: Whose writes it sees; it knows many more kinds, and refuses their writes while it is down.
 _GROUPS = {"kueue.x-k8s.io", "jobset.x-k8s.io"}
-_SERVE_S = 60.0
+_SERVE_S = 240.0
 _PROBE: Object = {
     "apiVersion": API_VERSION,
     "kind": "ResourceFlavor",

@@ -13,9 +13,10 @@ from localcluster.processes import Processes
 from localcluster.progress import Progress
 from localcluster.template import Template
 
-_API_READY_S = 60.0
-_NODES_READY_S = 120.0
-_DNS_S = 30.0
+#: Seconds on a quiet machine, minutes on a busy one; a dead process is noticed at once.
+API_READY_S = 240.0
+_NODES_READY_S = 240.0
+_DNS_S = 120.0
 _CRASHES = 3
 
 
@@ -77,7 +78,7 @@ class Start:
             wait_for(
                 "the API server",
                 lambda: api.is_ready() or self._keeps_running("kube-apiserver"),
-                _API_READY_S,
+                API_READY_S,
                 0.02,
             )
         manager = programs["kube-controller-manager"]
