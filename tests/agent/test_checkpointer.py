@@ -135,4 +135,4 @@ def test_without_the_operator_it_saves_and_resumes(tmp_path: Path) -> None:
                 file.write_bytes(bytes(b ^ 1 for b in file.read_bytes()))
     bad = run(12)
     assert bad.returncode == ExitCode.CHECKPOINT_BAD
-    assert "is readable" in bad.stderr
+    assert "is good" in bad.stderr
