@@ -22,8 +22,9 @@ from tpujob_agent.protocol import Env
 from tpujob_agent.runs import await_leader
 
 INIT_TIMEOUT_S = 60
-#: JAX's default of 100 s leaves the survivors of a frozen peer waiting for 90 s.
-HEARTBEAT_TIMEOUT_S = 10
+#: JAX's default of 100 s leaves the survivors of a frozen peer waiting for 90 s. Agents notice what
+#: dies or hangs long before; 10 s ended worlds whose hosts were merely busy with compiling.
+HEARTBEAT_TIMEOUT_S = 30
 #: Peers may still pack data or compile cold while this process already waits.
 AGREE_TIMEOUT_S = 600.0
 SHUTDOWN_TIMEOUT_S = 20
