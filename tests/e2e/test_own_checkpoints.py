@@ -66,7 +66,7 @@ def test_own_loop_goes_on_from_memory_and_saves_before_it_is_moved(jobs: Jobs) -
     [(saved, place)] = _restored(jobs)  # in a new pod
     assert (saved > step, place) == (True, f"/shared/{jobs.namespace}/checkpoints")
 
-    last = int(jobs.status("j")["step"]) + 2000
+    last = int(jobs.status("j")["step"]) + 500
     template["spec"]["containers"][0]["command"][-1] = str(last)
     jobs.change("j", template=template)
     status = jobs.wait_state("j", *ENDED)

@@ -12,7 +12,7 @@ from tests.conftest import make_namespace
 from tests.operator.nodes import kubelets, make_node, remove_node, renew_lease, tpu_labels
 from tests.operator.rig import NODE, Jobs, OperatorProcess, running
 
-_NAMESPACES = 32
+_NAMESPACES = 64
 
 
 @pytest.fixture(scope="session", autouse=True)

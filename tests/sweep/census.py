@@ -99,7 +99,10 @@ class Census:
         self._loop.call_soon_threadsafe(work)
 
     def _run(self) -> None:
-        self._loop.run_until_complete(self._watch_all())
+        try:
+            self._loop.run_until_complete(self._watch_all())
+        finally:
+            self._loop.close()
 
     async def _watch_all(self) -> None:
         async with self._access.session() as self.session:

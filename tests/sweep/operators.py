@@ -34,7 +34,8 @@ class Zygote:
         self._exited: set[int] = set()
         self._lock = threading.Lock()
         self._is_ready = threading.Event()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
         if not self._is_ready.wait(PATIENCE_S):
             raise RuntimeError("the process from which operators are forked did not start")
 
@@ -42,6 +43,10 @@ class Zygote:
         """End all operators."""
         self._popen.kill()
         self._popen.wait(PATIENCE_S)
+        self._listener.join(PATIENCE_S)  # it ends with the process's output
+        for pipe in (self._popen.stdin, self._popen.stdout):
+            assert pipe is not None
+            pipe.close()
 
     def spawn(self, env: dict[str, str], log: Path) -> int:
         """Start an operator; returns its process id."""

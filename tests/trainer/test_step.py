@@ -97,7 +97,8 @@ def test_tied_embeddings_share_one_table() -> None:
     config = _config(model={"tiedEmbeddings": True})
     assert "unembedding" not in model.weights(config.model)
     losses = _steps(config, (1, 2, 1, 2))
-    assert losses[0] == pytest.approx(math.log(256) + 0.5, abs=0.4)
+    # Seeds 1 to 5 begin 0.78 above chance on average: a token's table row is also its own logit.
+    assert losses[0] == pytest.approx(math.log(256) + 0.8, abs=0.4)
     assert losses == pytest.approx(_steps(config), rel=2e-5)
 
 

@@ -197,9 +197,10 @@ class Saver:
     def _is_left_out(self, step: int, due: Due) -> bool:
         """Whether the leader is still writing the checkpoint before, and nobody is to wait for it.
 
-        Only for the last one, or before it leaves, the loop stands still.
+        A bucket's service may be away for minutes. A disk that is slow is waited for, and the agent
+        knows that the loop waits.
         """
-        if due.leave or step == self._last:
+        if not self._checkpoints.is_in_bucket or due.leave or step == self._last:
             return False
         is_busy = bool(self._left_out.told(step, not self._durable.done()))
         if is_busy:
