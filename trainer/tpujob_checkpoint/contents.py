@@ -79,10 +79,14 @@ def read(path: epath.Path) -> Contents:
 def _require_there(path: epath.Path) -> None:
     """Raise unless the step itself is there, with files in it.
 
-    A directory that nobody can see, or a bucket whose listing is refused, proves nothing.
+    A directory that nobody can see, or a bucket whose listing is refused, proves nothing. A
+    directory on a disk that is there and empty has lost its files.
     """
-    if not any(path.iterdir()):
+    if any(path.iterdir()):
+        return
+    if storage.is_in_bucket(path):
         raise FileNotFoundError(2, "no file of the step is to be seen", str(path))
+    raise ContentsDamagedError("the step has no files")
 
 
 def damage(path: epath.Path, contents: Contents) -> list[str]:

@@ -152,6 +152,8 @@ class Reader:
     def _audit(self, step: int, known: Contents) -> Finding:
         try:
             wrong = contents.damage(self._path(step), known)
+        except ContentsDamagedError as error:
+            return Finding(Kind.DAMAGED, f"{error} {self._where}", str(error))
         except (OSError, ValueError) as error:
             return Finding(Kind.UNREAD, f"{brief(error)} {self._where}")
         shown = ", ".join(wrong[:3]) + (" …" if len(wrong) > 3 else "")
