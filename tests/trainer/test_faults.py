@@ -138,16 +138,15 @@ def test_damaged_contents_are_told(step: Path, raw: bytes) -> None:
 
 
 def test_a_step_that_nobody_can_see_is_not_damaged(step: Path) -> None:
-    """Without its contents it is; an empty or a missing directory is a mount that is away."""
+    """Without its contents or all of its files it is; a directory that is missing proves nothing."""
     known = contents.read(epath.Path(step))
     (step / contents.FILE).unlink()
     with pytest.raises(ContentsDamagedError, match="missing"):
         contents.read(epath.Path(step))
-    for name in ("empty", "nothing"):
-        place = step.parent / name
-        if name == "empty":
-            place.mkdir()
-        with pytest.raises(FileNotFoundError):
+    empty = step.parent / "empty"
+    empty.mkdir()
+    for place, error in ((empty, ContentsDamagedError), (step.parent / "none", FileNotFoundError)):
+        with pytest.raises(error):
             contents.read(epath.Path(place))
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(error):
             contents.damage(epath.Path(place), known)
