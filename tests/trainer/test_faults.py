@@ -138,7 +138,7 @@ def test_damaged_contents_are_told(step: Path, raw: bytes) -> None:
 
 
 def test_a_step_that_nobody_can_see_is_not_damaged(step: Path) -> None:
-    """Without its contents or all of its files it is; a directory that is missing proves nothing."""
+    """Without its contents or all files it is; a directory that is missing proves nothing."""
     known = contents.read(epath.Path(step))
     (step / contents.FILE).unlink()
     with pytest.raises(ContentsDamagedError, match="missing"):
