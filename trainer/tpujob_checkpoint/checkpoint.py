@@ -9,6 +9,7 @@ move.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -248,6 +249,9 @@ class Checkpoints:
         try:
             self._write(step, take, shares)
         except (OSError, ValueError, MemoryError) as error:
+            # A newer world may have removed what was being written: that is no outage.
+            with contextlib.suppress(OSError, ValueError):
+                self._claims.require()
             raise CheckpointUnavailableError(
                 f"checkpoint of step {step} could not be written to {self._directory}: "
                 f"{brief(error)}; those before it are kept: see that it has room and is reached"
