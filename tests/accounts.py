@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ def kubeconfig_of(cluster: Cluster, namespace: str, account: str, path: Path) ->
     token = cluster.api.request("POST", url, body)["status"]["token"]
     admin = yaml.safe_load(cluster.kubeconfig.read_text())
     admin["users"] = [{"name": admin["users"][0]["name"], "user": {"token": token}}]
-    path.write_text(yaml.safe_dump(admin))
+    path.write_text(json.dumps(admin))
     return path
 
 
