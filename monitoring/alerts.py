@@ -232,8 +232,9 @@ _OF_OPERATOR = (
         "The operator cannot read {{ $value }} coordinators",
         "Coordinators run and do not answer the operator: status, goodput and metrics of their "
         "jobs stand still. Training is not affected.",
-        "See which jobs are Degraded with reason CoordinatorUnreachable, their coordinator's log, "
-        "and whether a network policy keeps the operator from port 7078.",
+        "See which jobs are Degraded: the message of the condition says what to do. "
+        "CoordinatorUnreachable: the coordinator's log, and whether a network policy keeps the "
+        "operator from port 7078. CoordinatorRefuses, KeyUnknown: a Secret has been changed.",
     ),
 )
 
