@@ -5,10 +5,8 @@ generated models are left aside, because the operator works on the JSON itself.
 """
 
 import contextlib
-import contextvars
 import json
 import math
-import ssl
 import time
 import urllib.parse
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -18,10 +16,10 @@ from typing import Any, Self
 import aiohttp
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
-from kubernetes.aio.client.rest import RESTClientObject
 
 from tpujob_operator.core.kinds import Kind, Ref, kind_of
 from tpujob_operator.core.manifests.names import FIELD_MANAGER
+from tpujob_operator.shell.fence import Fence, FencedRest, sending
 from tpujob_operator.shell.limiter import OUTAGE_CODES, Limiter
 
 #: Seconds after which a request has failed; lists may be long.
@@ -34,10 +32,6 @@ _LONGEST_RETRY_AFTER_S = 60.0
 _MOST_OF_ERROR = 65_536
 
 Observer = Callable[[str, str, int, float], None]
-#: Seconds that a write may take that is sent now; raises ApiError if none may be sent.
-Fence = Callable[[], float]
-#: Whether the request of this task is a write that has not been sent yet.
-_is_unsent_write = contextvars.ContextVar("_is_unsent_write", default=False)
 
 
 class ApiError(Exception):
@@ -102,34 +96,6 @@ async def load_configuration(*, in_cluster: bool) -> Configuration:
     return configuration
 
 
-class _FencedConnector(aiohttp.TCPConnector):
-    """Waiting for a connection takes time: the fence is asked again right before the request."""
-
-    def __init__(self, fence: Fence, limit: int, ssl_context: ssl.SSLContext) -> None:
-        super().__init__(limit=limit, ssl=ssl_context)
-        self._fence = fence
-
-    async def connect(self, *args: Any, **kwargs: Any) -> Any:
-        """A connection, if the request may still be sent."""
-        connection = await super().connect(*args, **kwargs)
-        if _is_unsent_write.get():
-            try:
-                self._fence()
-            except ApiError:
-                connection.release()
-                raise
-        return connection
-
-
-class _FencedRest(RESTClientObject):
-    def __init__(self, configuration: Configuration, fence: Fence) -> None:
-        super().__init__(configuration)
-        self._fence = fence
-
-    def _create_connector(self) -> aiohttp.TCPConnector:
-        return _FencedConnector(self._fence, self.maxsize, self.ssl_context)
-
-
 class Client:
     """The verbs the operator uses. Close it, or use it as a context manager.
 
@@ -148,7 +114,7 @@ class Client:
         self._limiter = limiter
         self._fence = fence
         self._api: Any = ApiClient(configuration)  # has no types
-        self._api.rest_client = _FencedRest(configuration, fence)
+        self._api.rest_client = FencedRest(configuration, fence)
 
     async def __aenter__(self) -> Self:
         return self
@@ -304,20 +270,18 @@ class Client:
         if is_write:
             timeout_s = min(timeout_s, self._fence())
         started = time.monotonic()
-        _is_unsent_write.set(is_write)
         try:
-            code, answer_headers, text = await self._send(
-                _METHODS[verb],
-                path + _query_string(query),
-                body,
-                {"Accept": "application/json", "Content-Type": content_type, **(headers or {})},
-                timeout_s,
-            )
+            with sending(is_write=is_write):
+                code, answer_headers, text = await self._send(
+                    _METHODS[verb],
+                    path + _query_string(query),
+                    body,
+                    {"Accept": "application/json", "Content-Type": content_type, **(headers or {})},
+                    timeout_s,
+                )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._took(verb, plural, 0, 0, started)
             raise ApiError(0, f"the API server does not answer: {error!r}") from error
-        finally:
-            _is_unsent_write.set(False)
         retry_after_s = _retry_after_s(answer_headers)
         self._took(verb, plural, code, retry_after_s, started)
         if code >= 400:
@@ -390,7 +354,6 @@ _METHODS = {
     "get": "GET",
     "list": "GET",
     "create": "POST",
-    "apply": "PATCH",
     "patch": "PATCH",
     "update": "PUT",
     "delete": "DELETE",
