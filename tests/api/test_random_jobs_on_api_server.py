@@ -9,48 +9,41 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from kubernetes import config
 
 from localcluster.cluster import Cluster
 from localcluster.kubeapi import ApiError, Object
 from tests.api.drawn import jobs
-from tests.e2e.access import Access
-from tpujob_operator.api.models import InvalidJobError, TPUTrainingJob, parse_job
+from tests.api.judges import IN_WORDS, OPTIONS, DryRuns, refusal
+from tpujob_operator.api.models import TPUTrainingJob, parse_job
 from tpujob_operator.core.kinds import TPU_TRAINING_JOB, kind_of
 from tpujob_operator.core.manifests import build
-from tpujob_operator.core.manifests.options import ManifestOptions
 
 pytestmark = pytest.mark.control_plane
 
 _JOBS = 1000
 #: Of one in so many that are built, the API server is shown all objects.
 _SHOWN = 5
-_IN_WORDS = (400, 422)
 #: Each outcome is met at least so often, or the jobs are not worth their name.
 _LEAST = 10
-_OPTIONS = ManifestOptions("key", "operator", "trainer")
 
 
 class Judge:
     """What becomes of jobs."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
-        # One connection for all: a thousand handshakes would take longer than the rest.
-        load: Any = config.new_client_from_config
-        self._api = Access(load(config_file=str(cluster.kubeconfig)))
-        self._namespace = namespace
+        self._server = DryRuns(cluster, namespace)
         self.outcomes: collections.Counter[str] = collections.Counter()
 
     def judge(self, raw: Object) -> None:
         """Have the API server judge a job, then our models, then build it."""
         stored, refused = self._admitted(raw)
         if refused:
-            assert refused.status in _IN_WORDS, refused
+            assert refused.status in IN_WORDS, refused
             assert "spec" in str(refused)
-            assert _refusal(raw), refused
+            assert refusal(raw), refused
             self.outcomes["refused at admission"] += 1
             return
-        if reason := _refusal(stored):  # the operator tells it in the status
+        if reason := refusal(stored):  # the operator tells it in the status
             assert reason.startswith("spec")
             self.outcomes["refused by the operator"] += 1
             return
@@ -60,13 +53,13 @@ class Judge:
     def _admitted(self, raw: Object) -> tuple[Object, ApiError | None]:
         """The object with all defaults, or the API server's refusal."""
         try:
-            return self._dry_run(TPU_TRAINING_JOB.path(self._namespace), raw), None
+            return self._server.create(TPU_TRAINING_JOB, raw), None
         except ApiError as error:
             return {}, error
 
     def _build(self, job: TPUTrainingJob, stored: Object) -> None:
         assert _without_nulls(job.spec.to_json()) == _without_nulls(stored["spec"])
-        objects = build(job, attempt=1, options=_OPTIONS)
+        objects = build(job, attempt=1, options=OPTIONS)
         assert [thing["kind"] for thing in objects] == _kinds(job)
         if zlib.crc32(json.dumps(stored["spec"]).encode()) % _SHOWN == 0:
             for thing in objects:
@@ -75,29 +68,17 @@ class Judge:
     def _show(self, thing: Object) -> None:
         """Kubernetes takes an object, or says what is wrong in the open parts of its pods."""
         try:
-            self._dry_run(kind_of(thing).path(self._namespace), thing)
+            self._server.create(kind_of(thing), thing)
             self.outcomes[f"{thing['kind']} taken"] += 1
         except ApiError as error:
-            if thing["kind"] != "JobSet" or error.status not in _IN_WORDS:
+            if thing["kind"] != "JobSet" or error.status not in IN_WORDS:
                 raise
-
-    def _dry_run(self, path: str, thing: Object) -> Object:
-        return dict(self._api.request("POST", f"{path}?dryRun=All", thing))
 
 
 def _kinds(job: TPUTrainingJob) -> list[str]:
     """What a job is made of; one that JobSet recreates has no coordinator to talk to."""
     is_alone = job.spec.recovery.recreates_pods
     return ["JobSet"] if is_alone else ["Secret", "Service", "JobSet"]
-
-
-def _refusal(raw: Object) -> str:
-    """Why our models refuse a job; empty: they do not."""
-    try:
-        parse_job(raw, strict=True)
-    except InvalidJobError as refused:
-        return str(refused)
-    return ""
 
 
 def _without_nulls(value: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import yaml
 from helm_python import Chart, HelmError, HelmValuesError, lint
 
 from monitoring.reference import of_coordinator
+from tests.chart.conftest import Objects, Render
 from tests.golden import assert_reviewed
 from tests.rendering import rendered
 from tpujob_agent.protocol import HTTP_PORT, METRICS_PATH
@@ -24,8 +24,6 @@ from tpujob_tpu.provisioning import Provisioning
 GOLDEN = Path(__file__).parent / "golden"
 KUBERNETES = "1.36.0"
 CRD = "CustomResourceDefinition/tputrainingjobs.tpujob.dev"
-Objects = dict[str, dict[str, Any]]
-Render = Callable[..., Objects]
 
 _SOME: dict[str, Any] = {
     "image": {"reference": "mine/operator:1", "pullPolicy": "Always", "pullSecrets": ["s"]},
@@ -151,23 +149,6 @@ def test_images_follow_the_release(render: Render, chart_path: Path) -> None:
     assert {"name": "TPUJOB_TRAINER_IMAGE", "value": "mine/trainer:1"} in mine["env"]
 
 
-def _rules(objects: Objects) -> list[dict[str, Any]]:
-    roles = (thing for key, thing in objects.items() if key.startswith("ClusterRole/"))
-    own = (role for role in roles if role["metadata"]["name"].endswith(("-jobs", "-discovery")))
-    return [rule for role in own for rule in role["rules"]]
-
-
-def test_rights_are_small(render: Render) -> None:
-    """No wildcards, no reading of Secrets, no commands in pods, no making of rights."""
-    for rule in _rules(render()):
-        assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
-        assert "rbac.authorization.k8s.io" not in rule["apiGroups"]
-        assert not {"pods/exec", "pods/attach", "serviceaccounts/token"} & set(rule["resources"])
-        if "secrets" in rule["resources"]:
-            is_the_key = rule.get("resourceNames") == ["tpujob-operator-key"]
-            assert rule["verbs"] == ["get" if is_the_key else "create"]
-
-
 def test_rights_end_at_the_watched_namespaces(render: Render) -> None:
     """With namespaces named, rights on jobs and pods are bound in these only."""
     objects = render(_SOME)
@@ -236,14 +217,6 @@ def test_rendering_makes_no_key(render: Render) -> None:
     assert render() == render()
     rules = render({"operatorKey": {"existingSecret": "mine"}})["Role/tpujob-operator-key"]["rules"]
     assert [(rule["resourceNames"], rule["verbs"]) for rule in rules] == [(["mine"], ["get"])]
-
-
-def test_nodes_are_changed_only_on_request(render: Render) -> None:
-    """The right to taint nodes comes with the wish for it."""
-    for wished in (False, True):
-        rules = render({"taintSuspects": wished})["ClusterRole/tpujob-operator-discovery"]["rules"]
-        (nodes,) = (rule for rule in rules if rule["resources"] == ["nodes"])
-        assert ("patch" in nodes["verbs"]) is wished
 
 
 def test_templates_are_judged_by_default(render: Render, chart_path: Path) -> None:
