@@ -57,8 +57,9 @@ def test_pods_of_a_deleted_node_and_a_deleted_job_are_removed(
             own_jobs.delete(POD, pod["metadata"]["name"], gracePeriodSeconds=1)
         own_jobs.delete(TPU_TRAINING_JOB, "j")
         wait_until(lambda: not own_jobs.all(POD, "j"), "no pods")
-        for pod in pods:
-            assert f"{pod['metadata']['name']}: node {silent_node} no longer" in operator.text
+        lines = [f"{pod['metadata']['name']}: node {silent_node} no longer" for pod in pods]
+        # A deletion is logged when its answer has come, which is after the pod's end.
+        wait_until(lambda: all(line in operator.text for line in lines), f"in the log: {lines}")
 
 
 def test_pods_that_find_no_place_beside_a_dead_node_move(
