@@ -28,6 +28,12 @@ def owner_of(obj: Mapping[str, Any]) -> str:
     return str(obj["metadata"]["ownerReferences"][0]["uid"])
 
 
+def has_failed(obj: Mapping[str, Any]) -> bool:
+    """Whether a Job or JobSet has failed."""
+    conditions = obj.get("status", {}).get("conditions", ())
+    return any(item["type"] == "Failed" for item in conditions)
+
+
 def _owned(owner: Object, kind: Kind, name: str, labels: Mapping[str, str]) -> Object:
     reference = {"uid": owner["metadata"]["uid"], "controller": True}
     return {

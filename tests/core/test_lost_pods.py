@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from tests.core.world import World
 from tpujob_operator.api.base import rfc3339
 from tpujob_operator.core.kinds import JOB, JOB_SET, POD
 from tpujob_operator.core.projection import pod_view
-from tpujob_operator.core.snapshot import Tombstone
 
 _GRACE_S = 30
 
@@ -28,7 +28,7 @@ def _delete(pod: Object, asked_ms: int) -> None:
 def _bury(world: World, pod: Object) -> None:
     """A pod is gone at once, and its end is remembered."""
     del world.objects[POD][pod["metadata"]["name"]]
-    world.tombstones.append(Tombstone.of(pod_view(pod)))
+    world.tombstones.append(dataclasses.replace(pod_view(pod), is_gone=True))
 
 
 def _resumed(world: World) -> Object:

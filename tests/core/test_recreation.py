@@ -5,70 +5,14 @@ from typing import Any
 
 import pytest
 
-from tests.core.making import Object
+from tests.core.recreated import GATHER_MS, end, lose, pod_of, run, settled, take
 from tests.core.world import START_MS, World, job_object
 from tests.specs import OWN_PROGRAM
 from tpujob_agent.notices import Notice
 from tpujob_agent.protocol import Cause
-from tpujob_operator.api.base import rfc3339
 from tpujob_operator.core.kinds import JOB, JOB_SET, POD
 from tpujob_operator.core.memory import CALM_MS
 from tpujob_operator.core.nodes import NodeView
-
-#: Between two looks at what has ended with an error.
-GATHER_MS = 2_000
-
-
-def settled(budgets: dict[str, int] | None = None, **spec: Any) -> World:
-    """A world in which a job of two hosts runs."""
-    recovery = {"pods": "Recreate", "budgets": budgets or {}}
-    world = World(obj=job_object(**{**OWN_PROGRAM, "recovery": recovery, **spec}))
-    world.settle()
-    run(world)
-    return world
-
-
-def run(world: World) -> None:
-    """All pods get nodes, and run."""
-    world.run_pods()
-    world.now_ms += 5_000
-    world.settle()
-
-
-def end(world: World, host: int, code: int, after_ms: int = 0, **terminated: Any) -> None:
-    """The program of a host ends."""
-    at = rfc3339(world.now_ms + after_ms)
-    state = {"terminated": {"exitCode": code, "finishedAt": at, **terminated}}
-    phase = "Failed" if code else "Succeeded"
-    pod = pod_of(world, host)
-    pod["status"] = {"phase": phase, "containerStatuses": [{"name": "main", "state": state}]}
-
-
-def take(world: World, host: int, reason: str = "", after_ms: int = 0) -> None:
-    """Kubernetes deletes the pod of a host, with a grace period of 30 s."""
-    pod = pod_of(world, host)
-    asked_ms = world.now_ms + after_ms
-    pod["metadata"] |= {
-        "deletionTimestamp": rfc3339(asked_ms + 30_000),
-        "deletionGracePeriodSeconds": 30,
-    }
-    if reason:
-        disruption = {"type": "DisruptionTarget", "status": "True", "reason": reason}
-        pod["status"]["conditions"] = [disruption]
-
-
-def pod_of(world: World, host: int) -> Object:
-    """The pod of a host: each slice has one."""
-    return world.pod(f"j-{world.status['attempt']}-slice-{host}")
-
-
-def lose(world: World) -> dict[str, Any]:
-    """Let the operator see what has happened, gather and decide; the newest incident."""
-    world.settle()
-    world.now_ms += GATHER_MS
-    world.step()
-    found: dict[str, Any] = world.status["incidents"][-1]
-    return found
 
 
 def test_pods_are_all_there_is() -> None:
@@ -172,27 +116,6 @@ def test_pods_deleted_after_an_end_are_its_consequence(after_ms: int, cause: str
     end(world, 0, 1)
     take(world, 1, after_ms=after_ms)
     assert lose(world)["cause"] == cause
-
-
-def test_pod_that_vanished_is_missed() -> None:
-    """Deleted by force, or with its Job: the attempt is broken, whoever makes it anew."""
-    world = settled()
-    found = world.objects[JOB]["j-1-slice-1"]
-    world.remove(JOB, "j-1-slice-1", found["metadata"]["uid"])
-    world.controllers()
-    incident = lose(world)
-    assert (incident["cause"], incident["message"]) == ("node", "a pod is gone")
-    assert world.deleted == ["JobSet j-1"]
-
-
-def test_failed_jobset_is_an_end() -> None:
-    """Lost while the operator was away: nothing but JobSet's word is left of it."""
-    world = World(obj=job_object(**OWN_PROGRAM, recovery={"pods": "Recreate"}))
-    world.settle()
-    world.end_jobset("Failed", "jobset failed due to one or more job failures")
-    incident = lose(world)
-    assert (incident["cause"], incident["rung"]) == ("node", "R3")
-    assert "job failures" in incident["message"]
 
 
 def test_spent_budget_ends_the_job() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tests.core.checks import end_preflights
-from tests.core.making import Object, make_job, make_pod, owner_of
+from tests.core.making import Object, has_failed, make_job, make_pod, owner_of
 from tests.core.modelapi import CrashedError, Fault, ModelApi, run
 from tests.specs import TWO_SLICES
 from tpujob_agent.preflight import Verdict
@@ -24,13 +24,9 @@ from tpujob_operator.core.nodes import NodeView, Pulse, Shape
 from tpujob_operator.core.plan import Plan
 from tpujob_operator.core.projection import job_view, jobset_view, pod_view, views
 from tpujob_operator.core.quota import Wait
-from tpujob_operator.core.snapshot import (
-    Cluster,
-    Snapshot,
-    Told,
-    Tombstone,
-)
+from tpujob_operator.core.snapshot import Cluster, Snapshot, Told
 from tpujob_operator.core.timeline import TimelineBatch
+from tpujob_operator.core.views import PodView
 from tpujob_operator.shell.executor import Executor, Result
 from tpujob_operator.shell.jobstate import JobState, ledger_of
 from tpujob_operator.shell.statuswriter import Outcome
@@ -72,7 +68,7 @@ class World:
     objects: dict[Kind, dict[str, Object]] = dataclasses.field(
         default_factory=lambda: {JOB_SET: {}, JOB: {}, POD: {}}
     )
-    tombstones: list[Tombstone] = dataclasses.field(default_factory=list)
+    tombstones: list[PodView] = dataclasses.field(default_factory=list)
     readings: list[TimelineBatch] = dataclasses.field(default_factory=list)
     #: Since when they are silent; 0: their Node object is deleted.
     dead_nodes: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -223,10 +219,10 @@ class World:
             return
         del self.objects[kind][name]
         if kind is POD:
-            tombstone = Tombstone.of(pod_view(found))
+            tombstone = dataclasses.replace(pod_view(found), is_gone=True)
             self.tombstones.append(tombstone)
             for job in self.objects[JOB].values():
-                if job["metadata"]["uid"] == tombstone.job_uid and job.get("status"):
+                if job["metadata"]["uid"] == tombstone.owner_uid and job.get("status"):
                     job["status"]["failed"] = job["status"].get("failed", 0) + 1
             return
         below = JOB if kind is JOB_SET else POD
@@ -262,7 +258,8 @@ class World:
         ends = {"Failed", "Completed"}
         if any(c["type"] in ends for c in jobset.get("status", {}).get("conditions", [])):
             for job in list(self.objects[JOB].values()):
-                if owner_of(job) == jobset["metadata"]["uid"]:
+                # Jobs that have ended stay, with their pods.
+                if owner_of(job) == jobset["metadata"]["uid"] and not has_failed(job):
                     self.remove(JOB, job["metadata"]["name"], job["metadata"]["uid"])
             return
         for replicated in jobset["spec"]["replicatedJobs"]:
@@ -288,7 +285,7 @@ class World:
             started = rfc3339(self.now_ms + _WRITTEN_LATER_MS)
             job["status"] = {"startTime": started, "conditions": resumed}
         started = rfc3339(parse_rfc3339(job["status"]["startTime"]) - _WRITTEN_LATER_MS)
-        lost = [s for s in self.tombstones if s.job_uid == uid and s.created >= started]
+        lost = [s for s in self.tombstones if s.owner_uid == uid and s.created >= started]
         if not pods and not lost:
             self.remake_pod(job["metadata"]["name"])
         if self.answer:
@@ -306,7 +303,7 @@ class World:
             if "deletionTimestamp" in pod["metadata"] and is_heard:
                 self.remove(POD, pod["metadata"]["name"], pod["metadata"]["uid"])
         alive = {job["metadata"]["uid"] for job in self.objects[JOB].values()}
-        self.tombstones = [stone for stone in self.tombstones if stone.job_uid in alive]
+        self.tombstones = [stone for stone in self.tombstones if stone.owner_uid in alive]
 
     def _shape(self) -> list[tuple[str, object, object]]:
         all_ = (item for table in self.objects.values() for item in table.values())

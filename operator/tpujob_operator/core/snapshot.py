@@ -34,32 +34,6 @@ class JobKey(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Tombstone:
-    """A pod that was there and is gone."""
-
-    uid: str
-    name: str
-    job_uid: str
-    role: str
-    phase: str
-    created: str
-    deletion_asked_ms: int = 0  # to the second; 0: it went without that
-
-    @classmethod
-    def of(cls, pod: PodView) -> Tombstone:
-        """What is remembered of a deleted pod."""
-        return cls(
-            uid=pod.uid,
-            name=pod.name,
-            job_uid=pod.owner_uid,
-            role=pod.role,
-            phase=pod.phase,
-            created=pod.created,
-            deletion_asked_ms=pod.deletion_asked_ms,
-        )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Told:
     """What a coordinator was told.
 
@@ -102,7 +76,7 @@ class Snapshot:
     jobsets: tuple[JobSetView, ...] = ()
     jobs: tuple[JobView, ...] = ()
     pods: tuple[PodView, ...] = ()
-    tombstones: tuple[Tombstone, ...] = ()
+    tombstones: tuple[PodView, ...] = ()  # pods that were seen and are gone
     unread: str = ""  # why not all of status.ledger could be read
     pulses: Mapping[str, Pulse] = dataclasses.field(default_factory=dict)  # of nodes in doubt
     #: TPU nodes of the job's pods and incidents, also those that are gone
@@ -257,7 +231,7 @@ class Snapshot:
             if job.is_since_start(pod.created, pod.deletion_asked_ms)
         )
 
-    def gone_since_start(self, job: JobView) -> tuple[Tombstone, ...]:
+    def gone_since_start(self, job: JobView) -> tuple[PodView, ...]:
         """Pods that a Job has had since it was started or resumed, and that are gone."""
         return tuple(
             stone
@@ -272,8 +246,8 @@ class Snapshot:
         return _grouped(self.pods, lambda pod: pod.owner_uid)
 
     @functools.cached_property
-    def _tombstones_by_owner(self) -> Mapping[str, tuple[Tombstone, ...]]:
-        return _grouped(self.tombstones, lambda stone: stone.job_uid)
+    def _tombstones_by_owner(self) -> Mapping[str, tuple[PodView, ...]]:
+        return _grouped(self.tombstones, lambda stone: stone.owner_uid)
 
 
 def _grouped(items: Iterable[_T], key: Callable[[_T], str]) -> Mapping[str, tuple[_T, ...]]:

@@ -119,6 +119,7 @@ class PodView(View):
     created: str = ""  # as Kubernetes writes it
     node: str = ""  # that it is bound to; empty: none yet
     deletion_asked_ms: int = 0  # when somebody deleted it, to the second; 0: nobody has
+    is_gone: bool = False  # this is how it was last seen
     disruption: str = ""  # why Kubernetes itself ends it, as one word; empty: it does not
     phase: str = ""
     words: str = ""  # those of Kubernetes about its end, if there are any
@@ -143,6 +144,12 @@ class PodView(View):
         return self.is_deleting or self.phase == "Failed"
 
     @property
+    def is_taken(self) -> bool:
+        """Whether somebody has taken the pod away; a pod that has ended stays until then."""
+        is_missed = self.is_gone and self.phase not in ("Failed", "Succeeded")
+        return is_missed or self.is_deleting or bool(self.disruption)
+
+    @property
     def failure(self) -> str:
         """Why the pod was lost, in the words of Kubernetes."""
-        return self.words or ("deleted" if self.is_deleting else self.phase)
+        return self.words or ("deleted" if self.is_taken else self.phase)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from tpujob_operator.core.kinds import CHILDREN, JOB, JOB_SET, POD, TPU_TRAINING_JOB, Kind, Ref
 from tpujob_operator.core.ownership import owning_job
 from tpujob_operator.core.projection import VIEW_OF
-from tpujob_operator.core.snapshot import JobKey, Tombstone
+from tpujob_operator.core.snapshot import JobKey
 from tpujob_operator.core.views import JobSetView, JobView, PodView, View
 
 #: Deleted pods remembered for each job, newest last.
@@ -27,7 +27,7 @@ class Family:
     objects: dict[Kind, dict[str, View]] = dataclasses.field(
         default_factory=lambda: {kind: {} for kind in CHILDREN}
     )
-    tombstones: list[Tombstone] = dataclasses.field(default_factory=list)
+    tombstones: list[PodView] = dataclasses.field(default_factory=list)
 
 
 class _Place(NamedTuple):
@@ -74,7 +74,7 @@ class Cache:
         """Pods of those Jobs, by name."""
         return self._children(key, POD, PodView)
 
-    def tombstones(self, key: JobKey) -> tuple[Tombstone, ...]:
+    def tombstones(self, key: JobKey) -> tuple[PodView, ...]:
         """Pods of a job that were seen before and are gone."""
         family = self._families.get(key)
         return tuple(family.tombstones) if family else ()
@@ -178,9 +178,10 @@ class Cache:
         family = self._families[key]
         del family.objects[kind][name]
         if isinstance(last, PodView) and last.owner_uid in self._places:
-            family.tombstones = [*family.tombstones, Tombstone.of(last)][-_MOST_TOMBSTONES:]
+            stone = dataclasses.replace(last, is_gone=True)
+            family.tombstones = [*family.tombstones, stone][-_MOST_TOMBSTONES:]
         if isinstance(last, JobView):
-            family.tombstones = [one for one in family.tombstones if one.job_uid != last.uid]
+            family.tombstones = [one for one in family.tombstones if one.owner_uid != last.uid]
         if not any(family.objects.values()):
             del self._families[key]
         self._changed(key)

@@ -13,8 +13,7 @@ from tpujob_operator.core.memory import CALM_MS, LostPod, Replacements
 from tpujob_operator.core.observations import Fact, FactKind
 from tpujob_operator.core.plan import Delete, Note
 from tpujob_operator.core.situation import NOTHING, Outcome, Situation
-from tpujob_operator.core.snapshot import Tombstone
-from tpujob_operator.core.views import JobView
+from tpujob_operator.core.views import JobView, PodView
 
 #: The coordinator's clock and ours may differ by so much.
 _SKEW_MS = 5_000
@@ -104,7 +103,7 @@ def _loss(situation: Situation, job: JobView) -> str:
     return "a pod" if job.failed else ""
 
 
-def _gone(situation: Situation, job: JobView) -> list[Tombstone]:
+def _gone(situation: Situation, job: JobView) -> list[PodView]:
     gone = situation.snapshot.gone_since_start(job)
     return [stone for stone in gone if stone.phase != "Succeeded"]
 

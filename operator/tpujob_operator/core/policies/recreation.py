@@ -92,33 +92,59 @@ def _ends(situation: Situation, jobset: JobSetView) -> list[End]:
     """What has ended badly, but for pods that were taken away because of that.
 
     A deletion shows at once, the ends that follow from it do not: what is taken away after an
-    end is known follows from that. Only if both are seen together their times have to tell. In a
-    queue a deletion may be all that has been known.
+    end is known follows from that. Only if both are seen together their times have to tell. A
+    deletion may be all that is ever known, by then of a pod that is gone.
     """
-    pods = [pod for job in situation.snapshot.current_jobs for pod in _pods(situation, job)]
-    own = [_own_end(situation, pod) for pod in pods if pod.disruption == "" and not pod.is_deleting]
+    pods = _seen(situation)
+    own = [_own_end(situation, pod) for pod in pods if not pod.is_taken]
     found = [end for end in own if end is not None]
     first_ms = min((end.at_ms for end in found), default=situation.now_ms)
-    taken = [_taken(situation, pod) for pod in pods if pod.disruption or pod.is_deleting]
-    if not situation.memory.ends_since_ms or (situation.job.spec.queue and not found):
-        found += [end for end in taken if end is not None and end.at_ms <= first_ms]
-    if found:
-        return found
+    taken = [(pod, end) for pod in pods if pod.is_taken and (end := _taken(situation, pod))]
+    if not situation.memory.ends_since_ms or not found:
+        found += [end for _, end in _first(situation, taken) if end.at_ms <= first_ms]
+    return found or _unseen(situation, jobset)
+
+
+def _seen(situation: Situation) -> list[PodView]:
+    """Pods that are meant to run, and how those that are gone were last seen."""
+    snapshot = situation.snapshot
+    return [
+        pod
+        for job in snapshot.current_jobs
+        if not (job.is_suspended or job.is_succeeded)
+        for pod in (*snapshot.pods_since_start(job), *snapshot.gone_since_start(job))
+    ]
+
+
+def _first(situation: Situation, taken: list[tuple[PodView, End]]) -> list[tuple[PodView, End]]:
+    """Those whose Job has failed, if any has: JobSet takes the pods of the others after that."""
+    failed = {job.uid for job in situation.snapshot.current_jobs if job.failure}
+    return [item for item in taken if item[0].owner_uid in failed] or taken
+
+
+def _unseen(situation: Situation, jobset: JobSetView) -> list[End]:
+    """The end of pods that are gone and were not seen again.
+
+    A pod that has ended by itself stays with its Job, so one that is gone was taken away. Before
+    all pods have run, only what the Job controller counts proves that there was one.
+    """
     words = jobset.failure
     has_run = situation.history.ledger.generation > 0
     if words is None and has_run and _at_work(situation) < situation.history.hosts:
         words = "a pod is gone"
     if words is None:
         return []
-    return [End(_SOMEWHERE, situation.now_ms, Cause.NODE, Rank.CERTAIN, words)]
+    was_there = has_run or any(job.failed for job in situation.snapshot.current_jobs)
+    cause = Cause.PREEMPTION if was_there else Cause.NODE
+    return [End(_SOMEWHERE, situation.now_ms, cause, Rank.CERTAIN, words)]
 
 
 def _may_be_kueue(situation: Situation) -> bool:
     """Whether pods may be gone because quota is: the JobSet's watch may lag behind that of pods."""
     if not situation.job.spec.queue:
         return False
-    pods = [pod for job in situation.snapshot.current_jobs for pod in _pods(situation, job)]
-    return not any(pod.disruption or (pod.bad_exit and not pod.is_deleting) for pod in pods)
+    pods = _seen(situation)
+    return not any(pod.disruption or (pod.bad_exit and not pod.is_taken) for pod in pods)
 
 
 def _own_end(situation: Situation, pod: PodView) -> End | None:
