@@ -16,7 +16,7 @@ from localcluster.controlplane import Daemon
 from localcluster.kubeapi import Api, Object, is_listening, is_taken, wait_for
 from localcluster.layout import Endpoints, Layout
 
-_ESTABLISH_S = 20.0
+_ESTABLISH_S = 120.0
 _SERVE_S = 240.0
 # A pod, because the API server makes everybody wait who creates a JobSet in the first
 # 2 s after its CRD. The label sends it through both of the controller's pod webhooks.
