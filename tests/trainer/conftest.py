@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,3 +28,12 @@ def launcher(session_dir: Path, tmp_path: Path) -> Iterator[Launcher]:
     started = Launcher(tmp_path, session_dir)
     yield started
     started.kill_all()
+
+
+@pytest.fixture
+def no_garbage(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """What the test leaves to the collector warns of nothing; a warning fails this test."""
+    yield
+    gc.collect()
+    records = caplog.get_records("call") + caplog.get_records("teardown")
+    assert not [record.getMessage() for record in records if record.name == "asyncio"]

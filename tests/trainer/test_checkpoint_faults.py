@@ -19,10 +19,7 @@ from tests.trainer.worlds import ROOT, Launcher, kill, small_config, wait_until
 from tpujob_agent.protocol import ExitCode
 from tpujob_checkpoint.errors import CheckpointBadError
 
-# After a load that failed, Orbax leaves tasks of a closed event loop behind.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine .* was never awaited"
-)
+pytestmark = pytest.mark.usefixtures("no_garbage")
 
 OLDER, NEWER = 4, 9
 TIERS = ("checkpoints", "snapshots")

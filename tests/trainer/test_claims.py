@@ -22,10 +22,7 @@ from tpujob_checkpoint import claims
 from tpujob_checkpoint.claims import Claim, Claims, SharedDirectoryError, SupersededError
 from tpujob_checkpoint.saving import Saver
 
-# After a save that failed, Orbax leaves tasks of a closed event loop behind.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine .* was never awaited"
-)
+pytestmark = pytest.mark.usefixtures("no_garbage")
 
 _BEGINNINGS = st.lists(st.sampled_from(["", "a", "b", "c"]), max_size=12)
 

@@ -20,10 +20,7 @@ from tpujob_agent.protocol import ExitCode
 from tpujob_checkpoint import claims, orbax_files, reading
 from tpujob_checkpoint.errors import CheckpointUnavailableError
 
-# After a load that failed, Orbax leaves tasks of a closed event loop behind.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine .* was never awaited"
-)
+pytestmark = pytest.mark.usefixtures("no_garbage")
 
 OLDER, NEWER = 4, 9
 BOTH = [str(OLDER), str(NEWER)]

@@ -24,10 +24,7 @@ from tpujob_checkpoint.errors import CheckpointUnavailableError, CheckpointUnusa
 from tpujob_trainer.executables import Compiled, ExecutableCache
 from tpujob_trainer.fingerprint import Fingerprint
 
-# After a load that failed, Orbax leaves tasks of a closed event loop behind.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine .* was never awaited"
-)
+pytestmark = pytest.mark.usefixtures("no_garbage")
 
 
 def _service(scheme: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:

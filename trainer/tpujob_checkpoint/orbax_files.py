@@ -6,14 +6,17 @@ imports this module beforehand.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import logging
 import os
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context, copy_context
+from typing import Any, TypeVarTuple
 
 from etils import epath
 from orbax.checkpoint import v1 as ocp
+from orbax.checkpoint._src import asyncio_utils
 from orbax.checkpoint._src.path import atomicity, atomicity_types, gcs_utils
 from orbax.checkpoint._src.serialization import tensorstore_utils
 from orbax.checkpoint.experimental.v1._src.saving import execution
@@ -34,6 +37,56 @@ async def _commit_guarded(made: Any, **options: Any) -> None:
     await _commit(made, **options)
 
 
+_Ts = TypeVarTuple("_Ts")
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop that ignores what TensorStore's threads say after it was closed."""
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        """As any loop's, but for a closed one, where nobody waits for the answer."""
+        try:
+            return super().call_soon_threadsafe(callback, *args, context=context)
+        except RuntimeError:
+            if not self.is_closed():
+                raise
+            return asyncio.Handle(callback, args, self, context)
+
+
+def _run_and_clear(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine in an event loop of its own, and cancel the tasks that it leaves.
+
+    Of many arrays that cannot be read, Orbax raises the first one's error and closes the loop.
+    Tasks of the others would keep their buffers until they are collected, with a warning for each.
+    """
+    loop = _Loop()
+    try:
+        asyncio.set_event_loop(loop)
+        return loop.run_until_complete(work)
+    finally:
+        if left := asyncio.all_tasks(loop):
+            for task in left:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+_run_sync = asyncio_utils.run_sync
+
+
+def _run_beside(work: Coroutine[Any, Any, Any]) -> Any:
+    """As Orbax does, but from within an event loop in a thread with a loop of our own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _run_sync(work)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(copy_context().run, _run_sync, work).result()
+
+
 #: What is changed in Orbax, for which there is no public switch.
 _CHANGED = (
     # It compares the directory's name among processes by collectives on the devices. From a
@@ -42,6 +95,9 @@ _CHANGED = (
     (execution, "_check_directory_consistency", lambda _: None),
     # It asks nobody whether a save that is complete may become a checkpoint.
     (atomicity, "on_commit_callback", _commit_guarded),
+    # It leaves the tasks of what failed to the garbage collector.
+    (asyncio_utils, "_run_sync_via_new_loop", _run_and_clear),
+    (asyncio_utils, "run_sync", _run_beside),
     # It knows one kind of bucket only, so it is told that ``s3://`` is of that kind.
     (gcs_utils, "is_gcs_path", storage.is_in_bucket),
     (gcs_utils, "get_kvstore_for_gcs", buckets.kvstore_spec),
@@ -54,15 +110,6 @@ for _module, _name, _function in _CHANGED:
     setattr(_module, _name, _function)
 if atomicity_types.COMMIT_SUCCESS_FILE != storage.COMMITTED:
     raise ImportError("this Orbax version marks committed steps in another way: install 0.12")
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """Nothing of Orbax's: of many arrays' errors it raises one, and asyncio finds the others."""
-    text = record.getMessage()
-    return "/orbax/checkpoint/" not in text and "tensorstore_spec" not in text
-
-
-logging.getLogger("asyncio").addFilter(_is_news)
 
 
 def load(path: os.PathLike[str], wanted: dict[str, Any], process_id: int) -> dict[str, Any]:
