@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import signal
 import socket
 import sys
@@ -210,8 +211,10 @@ def test_what_a_program_started_works_and_ends_with_it(job: Rig) -> None:
     """Multiprocessing finds the main module; workers, daemons and shared memory are cleaned up."""
     job.start([sys.executable, script(job, WORKERS)])
     agent = job.agents[0, 0]
-    wait_until(lambda: "left " in agent.text.partition("doubled [42]")[2], "its processes")
-    name, worker, stray = agent.text.split("left ")[1].split()[:3]
+    whole_line = re.compile(r"doubled \[42\].*left (\S+) (\d+) (\d+)\n", re.DOTALL)
+    name, worker, stray = wait_until(
+        lambda: whole_line.search(agent.text), "its processes"
+    ).groups()
     assert Path("/dev/shm", name).exists()
     os.kill(job.trainer_pid(0, 0), signal.SIGKILL)
     job.wait_event(EventKind.GENERATION_STARTED, generation=2)
