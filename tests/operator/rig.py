@@ -98,17 +98,26 @@ class OperatorProcess:
 
 
 @contextlib.contextmanager
-def running(
+def started(
     cluster: Cluster, folder: Path, *namespaces: str, env: dict[str, str] | None = None
 ) -> Iterator[OperatorProcess]:
-    """An operator that is ready, and gone afterwards."""
+    """An operator that may become ready or not, and is gone afterwards."""
     operator = OperatorProcess(cluster, folder, *namespaces, env=env)
     try:
-        operator.wait_ready()
         yield operator
     finally:
         if operator.popen.poll() is None:
             operator.kill()
+
+
+@contextlib.contextmanager
+def running(
+    cluster: Cluster, folder: Path, *namespaces: str, env: dict[str, str] | None = None
+) -> Iterator[OperatorProcess]:
+    """An operator that is ready, and gone afterwards."""
+    with started(cluster, folder, *namespaces, env=env) as operator:
+        operator.wait_ready()
+        yield operator
 
 
 class Jobs(Namespaced):

@@ -14,7 +14,7 @@ import pytest
 from localcluster.cluster import Cluster
 from tests.faultproxy.faults import Delay, Match, Refuse
 from tests.faultproxy.proxy import FaultProxy
-from tests.operator.rig import Jobs, OperatorProcess, running
+from tests.operator.rig import Jobs, OperatorProcess, running, started
 from tests.waiting import wait_until
 from tpujob_operator.core.kinds import JOB_SET, LEASE
 
@@ -67,10 +67,8 @@ def test_operator_waits_for_an_api_server_at_start(
 ) -> None:
     """It is alive and not ready, asks again with growing pauses, and starts when it is answered."""
     proxy.on(_EVERYTHING, Refuse(503), times=None)
-    operator = OperatorProcess(
-        control_plane, tmp_path, own_jobs.namespace, env=_env(proxy, own_jobs)
-    )
-    try:
+    env = _env(proxy, own_jobs)
+    with started(control_plane, tmp_path, own_jobs.namespace, env=env) as operator:
         wait_until(lambda: operator.text.count("nodes: ApiError") >= 4, "tries")
         assert _probe(operator, "/healthz") == HTTPStatus.OK
         assert _probe(operator, "/readyz") == HTTPStatus.SERVICE_UNAVAILABLE
@@ -80,9 +78,6 @@ def test_operator_waits_for_an_api_server_at_start(
         own_jobs.create("j", suspend=True)
         own_jobs.wait(JOB_SET, "j-1")
         assert operator.stop() == 0
-    finally:
-        if operator.popen.poll() is None:
-            operator.kill()
 
 
 def test_operator_stops_in_order_while_the_api_server_is_away(
@@ -90,16 +85,11 @@ def test_operator_stops_in_order_while_the_api_server_is_away(
 ) -> None:
     """SIGTERM ends it with success before it has ever been ready."""
     proxy.on(_EVERYTHING, Refuse(503), times=None)
-    operator = OperatorProcess(
-        control_plane, tmp_path, own_jobs.namespace, env=_env(proxy, own_jobs)
-    )
-    try:
+    env = _env(proxy, own_jobs)
+    with started(control_plane, tmp_path, own_jobs.namespace, env=env) as operator:
         wait_until(lambda: "nodes: ApiError" in operator.text, "a try")
         assert operator.stop() == 0
         assert "Traceback" not in operator.text
-    finally:
-        if operator.popen.poll() is None:
-            operator.kill()
 
 
 def test_outage_restarts_nobody(

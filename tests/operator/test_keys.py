@@ -12,7 +12,7 @@ import pytest
 from localcluster.cluster import Cluster
 from tests.conftest import make_namespace
 from tests.operator.pods import local_pods
-from tests.operator.rig import Jobs, OperatorProcess, running
+from tests.operator.rig import Jobs, running, started
 from tests.waiting import PATIENCE_S
 from tpujob_operator.core.kinds import JOB_SET, SECRET
 from tpujob_operator.core.manifests import secret
@@ -70,8 +70,8 @@ def test_operator_makes_its_key_once(
 def test_unusable_key_is_no_start(control_plane: Cluster, home: Jobs, tmp_path: Path) -> None:
     """A key that is too short ends the operator with words about what to do."""
     _put_keys(home, key="short")
-    operator = OperatorProcess(control_plane, tmp_path, home.namespace, env=_env(home))
-    assert operator.popen.wait(PATIENCE_S) != 0
+    with started(control_plane, tmp_path, home.namespace, env=_env(home)) as operator:
+        assert operator.popen.wait(PATIENCE_S) != 0
     assert "holds no usable key" in operator.text
     assert "Traceback" not in operator.text
 
