@@ -6,6 +6,7 @@ Exits with 1 if anything differs. Each difference names its plan; ``--only`` pla
 from __future__ import annotations
 
 import argparse
+import collections
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -41,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     if not options.resume:
         shutil.rmtree(options.out, ignore_errors=True)
     options.out.mkdir(parents=True, exist_ok=True)
-    with _stage(options.out) as stage, results.open("a") as sink:
+    with _stage(options) as stage, results.open("a") as sink:
         for life in options.life:
             _sweep(stage, life, options, sink)
     return _report([Result(**json.loads(line)) for line in results.read_text().splitlines()])
@@ -56,6 +57,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="which ones, and in which order")
     parser.add_argument("--parallel", type=int, default=4, help="lives at the same time")
     parser.add_argument("--references", type=int, default=3, help="lives without faults")
+    parser.add_argument("--lease", action="store_true", help="all operators hold a Lease")
     parser.add_argument("--resume", action="store_true", help="leave out plans that have a result")
     parser.add_argument("--list", action="store_true", help="only name the plans")
     parser.add_argument("--out", type=Path, default=Path("build/sweep"), help="for results, logs")
@@ -66,10 +68,10 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
 
 
 @contextlib.contextmanager
-def _stage(out: Path) -> Iterator[Theatre]:
+def _stage(options: argparse.Namespace) -> Iterator[Theatre]:
     with (
         start_control_plane("sweep") as cluster,
-        theatre(cluster, out / "logs") as made,
+        theatre(cluster, options.out / "logs", has_lease=options.lease) as made,
     ):
         yield made
 
@@ -127,7 +129,36 @@ def _report(results: Sequence[Result]) -> int:
         print(f"  make sweep SWEEP_ARGS='--only {result.plan}'")
         for line in result.differences:
             print(f"      {line}")
+    print("\n".join(table([result.plan for result in results], [r.plan for r in differing])))
     return 1 if differing else 0
+
+
+def table(played: Sequence[str], differing: Sequence[str]) -> list[str]:
+    """Plans per family and life, and how many of them differ, as Markdown."""
+    lives = list(dict.fromkeys(plan.split(":")[0] for plan in played))
+    plans = collections.Counter(_group(plan) for plan in played)
+    found = collections.Counter(_group(plan) for plan in differing)
+
+    def cell(life: str, family: str) -> str:
+        count = sum(number for group, number in plans.items() if _fits(group, life, family))
+        wrong = sum(number for group, number in found.items() if _fits(group, life, family))
+        return f"{count}, {wrong} differ" if wrong else str(count)
+
+    rows = [["Family", *lives, "All"], ["---"] * (len(lives) + 2)]
+    rows += [
+        [family or "All", *(cell(life, family) for life in (*lives, ""))]
+        for family in [*dict.fromkeys(group[1] for group in plans), ""]
+    ]
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _group(plan: str) -> tuple[str, str]:
+    life, family, _ = plan.split(":", 2)
+    return life, family
+
+
+def _fits(group: tuple[str, str], life: str, family: str) -> bool:
+    return life in ("", group[0]) and family in ("", group[1])
 
 
 def _say(line: str) -> None:

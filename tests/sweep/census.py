@@ -29,6 +29,16 @@ KINDS = (TPU_TRAINING_JOB, JOB_SET, JOB, POD, SECRET, SERVICE)
 Listener = Callable[[str, Kind, Object], None]
 
 
+def _is_jobsets(kind: Kind, obj: Object) -> bool:
+    """Whether it is JobSet's Service, which the operator never touches.
+
+    JobSet's controller makes it once more, for a moment, if it sees that it is gone before it sees
+    that its JobSet is.
+    """
+    owners = obj["metadata"].get("ownerReferences") or ()
+    return kind is SERVICE and any(owner["kind"] == JOB_SET.kind for owner in owners)
+
+
 class Population:
     """The objects of one namespace, by resource and name."""
 
@@ -43,10 +53,11 @@ class Population:
         self.names.learn(obj)
         name = obj["metadata"]["name"]
         label = f"{kind.plural}/{self.names.of(kind.plural, name)}"
-        if event == "ADDED":
+        if event == "ADDED" and not _is_jobsets(kind, obj):
             self.made[label] += 1
-        if event == "DELETED":
+        if event == "DELETED" and not _is_jobsets(kind, obj):
             self.deleted[label] += 1
+        if event == "DELETED":
             self.objects.pop((kind.plural, name), None)
         else:
             self.objects[kind.plural, name] = obj

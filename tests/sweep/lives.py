@@ -17,6 +17,7 @@ from tests.sweep.census import Population
 from tests.sweep.kubelet import Kubelet
 from tests.waiting import wait_until
 from tpujob_operator.core.kinds import JOB, POD, SECRET, SERVICE, TPU_TRAINING_JOB, Kind
+from tpujob_operator.core.manifests.names import ENDED_ANNOTATION
 
 
 class Stage:
@@ -112,6 +113,7 @@ def recreated(stage: Stage) -> Iterator[str]:
     for pod in stage.pods().values():
         _end_pod(stage, pod, 0, "Completed")
     stage.wait_status(lambda status: status["state"] == "Succeeded", "success")
+    stage.wait(lambda: _is_marked(stage), "the mark of the end")
 
 
 def namesakes(stage: Stage) -> Iterator[str]:
@@ -139,7 +141,10 @@ LIVES: dict[str, Life] = {
     "suspended": suspended,
     "recreated": recreated,
     "namesakes": namesakes,
+    "elected": lost_slice,
 }
+#: Lives whose operator takes part in an election.
+ELECTED = frozenset({"elected"})
 
 
 def _runs(stage: Stage, attempt: int, slices: int = 2) -> None:
@@ -170,6 +175,12 @@ def _lose(stage: Stage, role: str, job: str) -> None:
     stage.jobs.delete(POD, pod["metadata"]["name"])
     stage.wait_gone(JOB, before)
     stage.kubelet.release(pod)
+
+
+def _is_marked(stage: Stage) -> bool:
+    """Whether job ``j`` has the annotation that outlives its status: the last write of its life."""
+    found = stage.population.find(TPU_TRAINING_JOB, "j") or {"metadata": {}}
+    return ENDED_ANNOTATION in (found["metadata"].get("annotations") or {})
 
 
 def _end_pod(stage: Stage, pod: Object, code: int, reason: str) -> None:

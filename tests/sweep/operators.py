@@ -82,10 +82,30 @@ def zygote() -> Iterator[Zygote]:
         made.close()
 
 
-class Keeper:
-    """One operator, which is started again whenever it ends, as its Deployment does."""
+#: For the one replica that there is: a Lease that has expired before the fault is over.
+_ELECTION = {
+    "TPUJOB_LEASE_NAME": "operator",
+    "TPUJOB_LEASE_DURATION_S": "2",
+    "TPUJOB_LEASE_RENEW_DEADLINE_S": "1.5",
+    "TPUJOB_LEASE_RETRY_S": "0.5",
+}
 
-    def __init__(self, source: Zygote, kubeconfig: Path, namespace: str, folder: Path) -> None:
+
+class Keeper:
+    """One operator, which is started again whenever it ends, as its Deployment does.
+
+    ``has_lease``: it writes only while it holds a Lease.
+    """
+
+    def __init__(
+        self,
+        source: Zygote,
+        kubeconfig: Path,
+        namespace: str,
+        folder: Path,
+        *,
+        has_lease: bool = False,
+    ) -> None:
         self._source = source
         self._folder = folder
         self._env = {
@@ -97,6 +117,8 @@ class Keeper:
             "TPUJOB_WATCH_NAMESPACES": namespace,
             "TPUJOB_METRICS_PORT": "0",
             "TPUJOB_PROBE_PORT": "0",
+            "TPUJOB_NAMESPACE": namespace,
+            **(_ELECTION if has_lease else {}),
         }
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep, daemon=True)

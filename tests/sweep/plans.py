@@ -25,6 +25,7 @@ from tests.sweep.operators import Keeper
 
 #: How long the operator is blind: longer than it takes to answer anything.
 _BLIND_S = 3.0
+_TOGETHER_S = 1.0
 _RATE = 0.15
 RANDOM_PLANS = 40
 _RANDOM_FAULTS = (Refuse(429, 1), Refuse(500), Refuse(503), Cut(), Delay(0.5))
@@ -136,6 +137,11 @@ class Armed:
         self._proxy.freeze()
         self._later(self._proxy.thaw)
 
+    def coalesce(self) -> None:
+        """Of what happens to an object within a while, only its last state arrives."""
+        self._proxy.coalesce(_TOGETHER_S)
+        self._later(lambda: self._proxy.coalesce(0))
+
     def look_back(self) -> None:
         """A new operator sees for a while what was before the step."""
         self._proxy.freeze(lists_too=True)
@@ -192,6 +198,7 @@ _ON_WRITES: dict[str, Family] = {
 _ON_EVENTS: dict[str, Family] = {"missed": Family(Armed.miss)}
 _ON_STEPS: dict[str, Family] = {
     "frozen": Family(_nothing, Armed.freeze),
+    "coalesced": Family(_nothing, Armed.coalesce),
     "stale": Family(_nothing, Armed.look_back),
     "paused": Family(_nothing, Armed.pause),
 }

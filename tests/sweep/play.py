@@ -19,7 +19,7 @@ from tests.sweep.access import Access
 from tests.sweep.canonical import State, imbalance, state_of
 from tests.sweep.census import Census
 from tests.sweep.kubelet import Kubelet
-from tests.sweep.lives import LIVES, Stage
+from tests.sweep.lives import ELECTED, LIVES, Stage
 from tests.sweep.operators import Keeper, Zygote, zygote
 from tests.sweep.plans import Armed, Plan, Recording
 
@@ -49,6 +49,7 @@ class Theatre:
     kubelet: Kubelet
     zygote: Zygote
     folder: Path
+    has_lease: bool = False  # in all lives
 
     def play(
         self, life: str, plan: Plan | None, is_settled: Callable[[State], bool] | None
@@ -69,7 +70,7 @@ class Theatre:
         stage = Stage(Jobs(self.cluster, namespace), population, self.kubelet)
         with (
             FaultProxy(self.cluster.kubeconfig, folder) as proxy,
-            Keeper(self.zygote, proxy.kubeconfig, namespace, folder) as keeper,
+            self._keeper(life, proxy, namespace) as keeper,
         ):
             armed = Armed(plan, proxy, keeper) if plan else None
             steps, faults = _run(life, stage, armed)
@@ -89,6 +90,11 @@ class Theatre:
             recording = Recording(tuple(journal.writes), tuple(journal.events), steps)
         self._clear(namespace)
         return outcome, recording
+
+    def _keeper(self, life: str, proxy: FaultProxy, namespace: str) -> Keeper:
+        has_lease = self.has_lease or life in ELECTED
+        folder = self.folder / namespace
+        return Keeper(self.zygote, proxy.kubeconfig, namespace, folder, has_lease=has_lease)
 
     def _clear(self, namespace: str) -> None:
         self.cluster.api.request("DELETE", f"/api/v1/namespaces/{namespace}")
@@ -135,12 +141,12 @@ def _complaints(keeper: Keeper, plan: Plan | None) -> list[str]:
 
 
 @contextlib.contextmanager
-def theatre(cluster: Cluster, folder: Path) -> Iterator[Theatre]:
-    """Whoever serves lives on a control plane that runs."""
+def theatre(cluster: Cluster, folder: Path, *, has_lease: bool = False) -> Iterator[Theatre]:
+    """Whoever serves lives on a control plane that runs; ``has_lease``: with elections."""
     make_node(cluster, NODE)
     with (
         kubelets(cluster, NODE),
         Census(Access(cluster.kubeconfig)) as census,
         zygote() as source,
     ):
-        yield Theatre(cluster, census, Kubelet(census), source, folder)
+        yield Theatre(cluster, census, Kubelet(census), source, folder, has_lease)
