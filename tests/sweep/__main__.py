@@ -54,6 +54,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--family", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--only", nargs="+", metavar="PLAN", help="plans with these names")
     parser.add_argument("--sample", type=int, default=0, help="so many of each life and family")
+    parser.add_argument("--most", type=int, help="at most so many of each life, known ones too")
     parser.add_argument("--seed", type=int, default=0, help="which ones, and in which order")
     parser.add_argument("--parallel", type=int, default=4, help="lives at the same time")
     parser.add_argument("--references", type=int, default=3, help="lives without faults")
@@ -103,9 +104,12 @@ def _chosen(plans: Sequence[Plan], options: argparse.Namespace) -> list[Plan]:
         chosen = sample(chosen, options.sample, options.seed)
     results = options.out / "results.jsonl"
     known = {json.loads(line)["plan"] for line in results.read_text().splitlines()}
-    chosen = [plan for plan in chosen if plan.id not in known]
-    random.Random(options.seed).shuffle(chosen)
-    return chosen
+    missing = [plan for plan in chosen if plan.id not in known]
+    random.Random(options.seed).shuffle(missing)
+    if options.most is not None:
+        has_result = sum(1 for plan in known if plan.startswith(f"{chosen[0].life}:"))
+        return missing[: max(0, options.most - has_result)]
+    return missing
 
 
 def _play(stage: Theatre, reference: Reference, plan: Plan) -> Result:
