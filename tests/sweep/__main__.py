@@ -91,6 +91,10 @@ def _sweep(stage: Theatre, life: str, options: argparse.Namespace, sink: object)
     with concurrent.futures.ThreadPoolExecutor(options.parallel) as pool:
         futures = {pool.submit(_play, stage, reference, plan): plan for plan in plans}
         for number, future in enumerate(concurrent.futures.as_completed(futures), start=1):
+            error = future.exception()
+            if error is not None:  # of the test itself; --resume plays it again
+                _say(f"{number}/{len(plans)} not played: {futures[future].id}: {error!r}")
+                continue
             result = future.result()
             print(json.dumps(dataclasses.asdict(result)), file=sink, flush=True)  # type: ignore[call-overload]
             _tell(result, f"{number}/{len(plans)}")
