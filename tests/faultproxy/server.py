@@ -37,7 +37,7 @@ _HOP_HEADERS = frozenset(
     {"host", "connection", "keep-alive", "transfer-encoding", "content-length", "accept-encoding"}
 )
 _REASONS = {
-    409: "Conflict", 410: "Expired", 429: "TooManyRequests", 500: "InternalError",
+    404: "NotFound", 409: "Conflict", 410: "Expired", 429: "TooManyRequests", 500: "InternalError",
     503: "ServiceUnavailable", 504: "Timeout",
 }  # fmt: skip
 

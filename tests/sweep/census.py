@@ -47,9 +47,11 @@ class Population:
         self.objects: dict[tuple[str, str], Object] = {}
         self.made: collections.Counter[str] = collections.Counter()
         self.deleted: collections.Counter[str] = collections.Counter()
+        self.taken = 0  # events so far
 
     def take(self, event: str, kind: Kind, obj: Object) -> None:
         """Take in a watch event."""
+        self.taken += 1
         self.names.learn(obj)
         name = obj["metadata"]["name"]
         label = f"{kind.plural}/{self.names.of(kind.plural, name)}"

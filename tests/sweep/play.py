@@ -17,11 +17,12 @@ from tests.operator.nodes import kubelets, make_node
 from tests.operator.rig import NODE, Jobs
 from tests.sweep.access import Access
 from tests.sweep.canonical import State, imbalance, state_of
-from tests.sweep.census import Census
+from tests.sweep.census import Census, Population
 from tests.sweep.kubelet import Kubelet
 from tests.sweep.lives import ELECTED, LIVES, Stage
 from tests.sweep.operators import Keeper, Zygote, zygote
 from tests.sweep.plans import Armed, Plan, Recording
+from tpujob_operator.core.kinds import TPU_TRAINING_JOB
 
 #: After its life a job must become what it becomes without faults within this time, and stay so.
 _SETTLE_S = 60.0
@@ -77,7 +78,7 @@ class Theatre:
             is_hit = armed is None or armed.is_hit
             if armed is not None:
                 armed.end()
-            _settle(lambda: state_of(population, namespace), is_settled)
+            _settle(population, namespace, is_settled)
             outcome = Outcome(
                 state=state_of(population, namespace),
                 made=_repeated(population.made),
@@ -97,7 +98,8 @@ class Theatre:
         return Keeper(self.zygote, proxy.kubeconfig, namespace, folder, has_lease=has_lease)
 
     def _clear(self, namespace: str) -> None:
-        self.cluster.api.request("DELETE", f"/api/v1/namespaces/{namespace}")
+        # The namespace stays: its end is a look at every kind there is, 70 requests.
+        self.cluster.api.request("DELETE", TPU_TRAINING_JOB.path(namespace))
         self.census.forget(namespace)
 
 
@@ -112,17 +114,20 @@ def _run(life: str, stage: Stage, armed: Armed | None) -> tuple[int, list[str]]:
     return number, []
 
 
-def _settle(state: Callable[[], State], is_settled: Callable[[State], bool] | None) -> None:
+def _settle(
+    population: Population, namespace: str, is_settled: Callable[[State], bool] | None
+) -> None:
     """Wait until a state is as it should be, or at least changes no more; and some time more."""
     deadline = time.monotonic() + _SETTLE_S
-    before, since = state(), time.monotonic()
+    state, taken, since = state_of(population, namespace), population.taken, time.monotonic()
     while time.monotonic() < deadline:
         time.sleep(0.1)
-        now = state()
-        if now != before:
-            before, since = now, time.monotonic()
-        is_good = is_settled is None or is_settled(now)
-        if is_good and time.monotonic() - since > _QUIET_S:
+        if population.taken != taken:  # states of all lives at once are much to compute
+            taken, before = population.taken, state
+            state = state_of(population, namespace)
+            since = since if state == before else time.monotonic()
+        is_quiet = time.monotonic() - since > _QUIET_S
+        if is_quiet and (is_settled is None or is_settled(state)):
             return
 
 
