@@ -60,3 +60,4 @@ def test_what_a_waiting_job_will_run_is_compiled(jobs: Jobs) -> None:
     leader, other = (jobs.log(jobs.pods("j")[f"j-1-slice-0-{host}"]) for host in (0, 1))
     assert "train step loaded from the cache" in leader, jobs.story("j")
     assert "compiling anew" not in other, jobs.story("j")
+    assert "did not write it" not in other, jobs.story("j")

@@ -13,8 +13,9 @@ import yaml
 from tests.golden import assert_reviewed
 from tests.manifests.parts import environment_of
 from tests.manifests.test_manifests import KUBERNETES
+from tpujob_agent.protocol import Env
 from tpujob_operator.api.models import TPUTrainingJob
-from tpujob_operator.core.manifests import programs
+from tpujob_operator.core.manifests import objects, programs, secret
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_trainer import config as configs
 
@@ -27,16 +28,16 @@ OTHER = {"name": "other", "persistentVolumeClaim": {"claimName": "other"}}
 @pytest.fixture
 def example(example: MakeJob) -> MakeJob:
     """Jobs of examples/ that have asked for compiled programs beside their checkpoints."""
+    return lambda name, **changes: _keeping(example(name, **changes), True)
 
-    def read(name: str, **changes: Any) -> TPUTrainingJob:
-        job = example(name, **changes)
-        assert job.spec.trainer
-        config = dict(job.spec.trainer.config or {})
-        config["checkpoint"] = {**config.get("checkpoint", {}), "keepPrograms": True}
-        trainer = job.spec.trainer.model_copy(update={"config": config})
-        return job.model_copy(update={"spec": job.spec.model_copy(update={"trainer": trainer})})
 
-    return read
+def _keeping(job: TPUTrainingJob, asked: object) -> TPUTrainingJob:
+    """The job with this value of ``keepPrograms``."""
+    assert job.spec.trainer
+    config = dict(job.spec.trainer.config or {})
+    config["checkpoint"] = {**config.get("checkpoint", {}), "keepPrograms": asked}
+    trainer = job.spec.trainer.model_copy(update={"config": config})
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"trainer": trainer})})
 
 
 def test_golden(example: MakeJob, options: ManifestOptions) -> None:
@@ -134,3 +135,45 @@ def test_memory_is_limited(example: MakeJob, options: ManifestOptions) -> None:
     """The image is the user's, and the node is shared."""
     for container in pod_of(example("demo"), options)["containers"]:
         assert container["resources"]["limits"]["memory"]
+
+
+def _key(container: dict[str, Any]) -> dict[str, Any] | None:
+    """Where the container takes the key of the job's programs from."""
+    found = [one for one in container["env"] if one["name"] == Env.PROGRAMS_KEY]
+    return found[0]["valueFrom"]["secretKeyRef"] if found else None
+
+
+def test_workers_and_compiler_have_one_key_of_the_job(
+    example: MakeJob, options: ManifestOptions
+) -> None:
+    """What one of them writes, the others load; a Secret made by an older operator lacks it."""
+    job = example("demo")
+    [made, _, jobset] = objects.build(job, attempt=1, options=options)
+    worker = next(one for one in _containers(jobset) if one["name"] == "trainer")
+    compilers = pod_of(job, options)["containers"]
+    reference = {"name": made["metadata"]["name"], "key": secret.PROGRAMS_KEY}
+    assert [_key(one) for one in compilers] == [reference] * 4
+    assert _key(worker) == {**reference, "optional": True}
+    assert secret.PROGRAMS_KEY in made["data"]
+
+
+def test_key_of_programs_is_of_one_job_and_tells_nothing_of_its_token() -> None:
+    """The user's program has it, and not the token; another job has another one."""
+    one, other = (secret.programs_key("operator's key", uid) for uid in ("0a", "0b"))
+    assert one != other
+    assert secret.token("operator's key", "0a") not in {one, secret.token(one, "0a")}
+
+
+def test_jobs_that_keep_no_programs_have_no_key(example: MakeJob, options: ManifestOptions) -> None:
+    """Only what needs it has it."""
+    *_, jobset = objects.build(_keeping(example("demo"), False), attempt=1, options=options)
+    assert not [one for one in _containers(jobset) if _key({"env": [], **one})]
+
+
+def _containers(jobset: dict[str, Any]) -> list[dict[str, Any]]:
+    """All containers of all pods of an attempt."""
+    return [
+        container
+        for group in jobset["spec"]["replicatedJobs"]
+        for container in group["template"]["spec"]["template"]["spec"]["containers"]
+    ]

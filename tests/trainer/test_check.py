@@ -216,6 +216,7 @@ def test_a_foreign_program_under_the_right_name_is_compiled_anew(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A program for TPUs where one for CPUs belongs: it does not load, and training goes on."""
+    from etils import epath
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     from tpujob_trainer.executables import ExecutableCache
@@ -229,8 +230,10 @@ def test_a_foreign_program_under_the_right_name_is_compiled_anew(
     assert not kept.from_cache
     (file,) = tmp_path.glob("*.bin")
     mine = Fingerprint({"for": "cpu"})
-    file.rename(tmp_path / f"double-{mine.key}.bin")
     here = ExecutableCache(str(tmp_path), mine, jax.devices()[:1])
+    body = for_tpu._read(epath.Path(file))
+    assert body
+    here._store(epath.Path(tmp_path) / f"double-{mine.key}.bin", body)
     local = jax.ShapeDtypeStruct((3,), jnp.float32)
     compiled = here.compile("double", lambda: jax.jit(lambda x: x * 2).lower(local))
     assert not compiled.from_cache

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
+import pickle
 import shutil
 import time
 from pathlib import Path
@@ -26,11 +29,14 @@ def _cache(directory: Path, key: str = "key") -> ExecutableCache:
     return ExecutableCache(str(directory), fingerprint, jax.devices()[:1])
 
 
-def _pod(root: Path, number: int, key: str = "key", process: int | None = 0) -> ExecutableCache:
+def _pod(
+    root: Path, number: int, key: str = "key", process: int | None = 0, job_key: str = "a job's"
+) -> ExecutableCache:
     """The cache of a pod of one job, whose pods share a folder."""
     fingerprint = Fingerprint({"key": key, "process": process})
     devices = jax.devices()[:1]
-    return ExecutableCache(str(root / str(number)), fingerprint, devices, str(root / "shared"))
+    own, shared = str(root / str(number)), str(root / "shared")
+    return ExecutableCache(own, fingerprint, devices, shared, job_key)
 
 
 def _shared(root: Path) -> list[Path]:
@@ -68,7 +74,7 @@ def test_damaged_program_is_compiled_anew_and_replaced(
     damaged = {"flipped": content, "truncated": content[:1000], "empty": b""}[damage]
     file.write_bytes(bytes(damaged))
     assert not cache.compile("double", _lower).from_cache
-    assert "is damaged, compiling anew" in capsys.readouterr().out
+    assert "is damaged, or this job did not write it: compiling it" in capsys.readouterr().out
     assert cache.compile("double", _lower).from_cache
 
 
@@ -102,9 +108,111 @@ def test_damaged_shared_program_is_compiled_anew_and_replaced(
     whole = file.read_bytes()
     file.write_bytes(whole[:1000])
     assert not _pod(tmp_path, 1).compile("double", _lower).from_cache
-    assert f"{file} is damaged, compiling anew" in capsys.readouterr().out
+    assert f"{file} is damaged, or this job" in capsys.readouterr().out
     wait_until(lambda: len(file.read_bytes()) > 1000, "a good one in its place")
     assert _pod(tmp_path, 2).compile("double", _lower).from_cache
+
+
+class Hostile:
+    """Unpickled, it leaves a file behind."""
+
+    def __init__(self, trace: Path) -> None:
+        self._trace = trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Runs where it is unpickled."""
+        return Path.touch, (self._trace,)
+
+
+def _signed(body: bytes, key: str, name: str) -> bytes:
+    return hmac.digest(key.encode(), f"tpujob program\n{name}\n".encode() + body, "sha256") + body
+
+
+@pytest.mark.parametrize("forged", ["checksum", "none", "another job's", "no key"])
+def test_hostile_program_in_shared_storage_runs_nothing(
+    tmp_path: Path, forged: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever can write there, but has not the job's key, costs a compilation and is told of."""
+    _pod(tmp_path, 0).compile("double", _lower)
+    [file] = wait_until(lambda: _shared(tmp_path), "the shared program")
+    trace = tmp_path / "trace"
+    body = pickle.dumps(Hostile(trace))
+    written = {
+        "checksum": hashlib.sha256(body).digest() + body,
+        "none": body,
+        "another job's": _signed(body, "another job's", file.name),
+        "no key": _signed(body, "", file.name),
+    }
+    file.write_bytes(written[forged])
+    found = _pod(tmp_path, 1).compile("double", _lower)
+    assert not trace.exists()
+    assert not found.from_cache
+    assert found.call(jnp.ones(3)).tolist() == [3.0, 3.0, 3.0]
+    assert f"{file} is damaged, or this job did not write it" in capsys.readouterr().out
+
+
+def test_what_the_job_itself_has_signed_is_loaded(tmp_path: Path) -> None:
+    """Unpickled, that is: that a hostile file leaves no trace is no accident of the test above."""
+    name = _pod(tmp_path, 0)._file("double")
+    (tmp_path / "shared").mkdir()
+    hostile = pickle.dumps(Hostile(tmp_path / "trace"))
+    (tmp_path / "shared" / name).write_bytes(_signed(hostile, "a job's", name))
+    _pod(tmp_path, 0).compile("double", _lower)
+    assert (tmp_path / "trace").exists()
+
+
+def test_program_under_another_name_is_not_loaded(tmp_path: Path) -> None:
+    """A program of this job's own, copied in the place of another one."""
+    _pod(tmp_path, 0).compile("double", _lower)
+    [file] = wait_until(lambda: _shared(tmp_path), "the shared program")
+    shutil.copy(file, file.with_name(file.name.replace("double", "triple")))
+    assert not _pod(tmp_path, 1).compile("triple", _lower).from_cache
+
+
+def test_another_jobs_program_is_not_loaded(tmp_path: Path) -> None:
+    """Of the same configuration: nothing proves who wrote it."""
+    _pod(tmp_path, 0).compile("double", _lower)
+    wait_until(lambda: _shared(tmp_path), "the shared program")
+    assert not _pod(tmp_path, 1, job_key="another").compile("double", _lower).from_cache
+
+
+def test_nothing_is_shared_without_a_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is said, and the pod's own folder serves."""
+    pod = _pod(tmp_path, 0, job_key="")
+    assert not pod.compile("double", _lower).from_cache
+    assert pod.compile("double", _lower).from_cache
+    assert "TPUJOB_PROGRAMS_KEY is not set" in capsys.readouterr().out
+    assert not (tmp_path / "shared").exists()
+
+
+_DESCRIPTIONS = {
+    "list": b"[1]",
+    "torn": b"{",
+    "deep list": b"[" * 100_000,
+    "deep object": b'{"key": ' * 100_000,
+    "no text": b"\xe9",
+    "long": b" " * (2 << 20),
+}
+
+
+@pytest.mark.parametrize("kind", _DESCRIPTIONS)
+def test_any_description_of_another_program_is_survived(tmp_path: Path, kind: str) -> None:
+    """The file beside a program says what it depends on, and anybody can have written it."""
+    described = tmp_path / "shared" / f"double-{'0' * 24}.json"
+    described.parent.mkdir()
+    described.write_bytes(_DESCRIPTIONS[kind])
+    assert not _pod(tmp_path, 0).compile("double", _lower).from_cache
+
+
+def test_pipe_in_the_place_of_a_program_is_not_waited_for(tmp_path: Path) -> None:
+    """Nobody would ever write into it."""
+    (tmp_path / "shared").mkdir()
+    name = _pod(tmp_path, 0)._file("double")
+    for pipe in (name, name.replace(".bin", ".json"), f"double-{'0' * 24}.json"):
+        os.mkfifo(tmp_path / "shared" / pipe)
+    assert not _pod(tmp_path, 0).compile("double", _lower).from_cache
 
 
 def test_where_nothing_can_be_shared_training_goes_on(

@@ -85,7 +85,11 @@ def test_resume_traces_and_compiles_nothing(launcher: Launcher, tmp_path: Path) 
     A new pod has none of its own, and takes those beside the checkpoints.
     """
     memory, programs, aside = tmp_path / "memory", tmp_path / "programs", tmp_path / "aside"
-    env = {Env.CACHE_DIR: str(programs), "JAX_LOG_COMPILES": "1"}
+    env = {
+        Env.CACHE_DIR: str(programs),
+        Env.PROGRAMS_KEY: "of this job",
+        "JAX_LOG_COMPILES": "1",
+    }
 
     def resumed() -> str:
         """What the leader of another start says, after it was looked at for traces."""

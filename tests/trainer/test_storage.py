@@ -256,7 +256,7 @@ def test_programs_are_shared_through_buckets(service: Service, tmp_path: Path) -
 
     def pod(number: int) -> Compiled:
         folder, shared = str(tmp_path / str(number)), f"{service.url}/programs"
-        cache = ExecutableCache(folder, fingerprint, jax.devices()[:1], shared)
+        cache = ExecutableCache(folder, fingerprint, jax.devices()[:1], shared, "a job's")
         return cache.compile("double", lambda: jax.jit(lambda x: x * 2).lower(1.0))
 
     assert not pod(0).from_cache

@@ -24,6 +24,7 @@ class Env:
     CHECKPOINT_KEEP = "TPUJOB_CHECKPOINT_KEEP"
     TRAINER_CONFIG = "TPUJOB_TRAINER_CONFIG"  # JSON for the bundled trainer
     CACHE_DIR = "TPUJOB_CACHE_DIR"  # outlives the trainer process, not the pod
+    PROGRAMS_KEY = "TPUJOB_PROGRAMS_KEY"  # of this job only: proves who wrote a compiled program
     SNAPSHOT_DIR = "TPUJOB_SNAPSHOT_DIR"  # memory that outlives the trainer process, not the pod
     HANG_MIN_S = "TPUJOB_HANG_MIN_S"  # a step may take this long, and ...
     HANG_FACTOR = "TPUJOB_HANG_FACTOR"  # ... this many median steps

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tpujob_agent.preflight import Answer, Verdict
-from tpujob_agent.protocol import USER_ERROR
+from tpujob_agent.protocol import USER_ERROR, Env
 from tpujob_ahead.target import (
     NoCompilerError,
     Target,
@@ -208,7 +208,9 @@ def _compile(wanted: Target | None, config: TrainerConfig, out: str) -> int:
         distributed.join(world)
         devices, slices = jax.devices(), world.num_slices
     try:
-        programs = Programs(config, topology.mesh_of(config, devices, slices), out)
+        mesh = topology.mesh_of(config, devices, slices)
+        job_key = os.environ.get(Env.PROGRAMS_KEY, "")
+        programs = Programs(config, mesh, out, job_key=job_key)
     except ShardingError as error:
         raise ConfigError([str(error)]) from error
     for name in programs.names:

@@ -36,8 +36,14 @@ class Programs:
     """
 
     def __init__(
-        self, config: TrainerConfig, mesh: Mesh, cache_directory: str, shared: str = ""
+        self,
+        config: TrainerConfig,
+        mesh: Mesh,
+        cache_directory: str,
+        shared: str = "",
+        job_key: str = "",
     ) -> None:
+        """Compile nothing yet; the last three are for ``ExecutableCache``."""
         self._config, self._mesh = config, mesh
         self.state = step.abstract_state(config, mesh)
         self.rows = step.abstract_rows(config, mesh)
@@ -45,7 +51,7 @@ class Programs:
         #: Equal wherever the very same programs run.
         self.key = fingerprint.key
         devices = list(mesh.devices.flat)
-        self._cache = ExecutableCache(cache_directory, fingerprint, devices, shared)
+        self._cache = ExecutableCache(cache_directory, fingerprint, devices, shared, job_key)
 
     def init(self) -> Compiled:
         """``() -> state``."""

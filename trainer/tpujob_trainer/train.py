@@ -72,7 +72,8 @@ def train(config: TrainerConfig, world: World) -> ExitCode:
     mesh = _mesh(config, world)
     manifest = _data(config, world)
     own = os.environ.get(Env.CACHE_DIR, "")
-    programs = Programs(config, mesh, own, config.checkpoint.programs)
+    job_key = os.environ.get(Env.PROGRAMS_KEY, "")
+    programs = Programs(config, mesh, own, config.checkpoint.programs, job_key)
     clock.enter(Phase.RESTORE)
     origin = origin_of(config, manifest)
     saver = Saver(

@@ -14,7 +14,6 @@ from tpujob_operator.api.spec import Preflight
 from tpujob_operator.cli.files import read_jobs
 from tpujob_operator.core.manifests import build, preflight, programs
 from tpujob_operator.core.manifests.options import ManifestOptions
-from tpujob_operator.core.manifests.secret import TOKEN_KEY
 
 #: Stands for what only the API server knows.
 _UID = "00000000-0000-0000-0000-000000000000"
@@ -59,7 +58,10 @@ def rendered(job: TPUTrainingJob, attempt: int, options: ManifestOptions) -> lis
     if job.spec.preflight is Preflight.COMPILE:
         objects.append(preflight.build(job, options))
         objects += filter(None, [programs.build(job, options)])
-    return [
-        {**thing, "data": {TOKEN_KEY: _TOKEN}} if thing["kind"] == "Secret" else thing
-        for thing in objects
-    ]
+    return [_without_secrets(thing) for thing in objects]
+
+
+def _without_secrets(thing: dict[str, Any]) -> dict[str, Any]:
+    if thing["kind"] != "Secret":
+        return thing
+    return {**thing, "data": dict.fromkeys(thing["data"], _TOKEN)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tpujob_agent.protocol import JAX_PORT_BASE, Env
@@ -33,7 +33,7 @@ def variables(
         *_place(),
         *_folders(),
         pods.variable(Env.GRACE_S, grace_s),
-        *_trainer(job),
+        *_trainer(job, options),
         *_tpu(job, attempt),
         *_multislice(job, attempt),
     ]
@@ -77,7 +77,7 @@ def _folders() -> Iterator[dict[str, Any]]:
     yield pods.variable(Env.SNAPSHOT_DIR, SNAPSHOT_DIR)
 
 
-def _trainer(job: TPUTrainingJob) -> Iterator[dict[str, Any]]:
+def _trainer(job: TPUTrainingJob, options: ManifestOptions) -> Iterator[dict[str, Any]]:
     spec = job.spec
     yield pods.variable(Env.PRELOAD, ",".join(_preload(job)))
     yield pods.variable(Env.HANG_MIN_S, spec.health.hang.min_seconds)
@@ -87,6 +87,14 @@ def _trainer(job: TPUTrainingJob) -> Iterator[dict[str, Any]]:
     yield from _checkpoint(job)
     if spec.trainer:
         yield trainer_config(spec.trainer)
+        if keeps_programs(spec.trainer):
+            yield secret.programs_variable(job, options, Env.PROGRAMS_KEY, is_needed=False)
+
+
+def keeps_programs(trainer: Trainer) -> bool:
+    """Whether the bundled trainer leaves compiled programs beside its checkpoints."""
+    checkpoint = trainer.config.get("checkpoint")
+    return isinstance(checkpoint, Mapping) and checkpoint.get("keepPrograms") is True
 
 
 def trainer_config(trainer: Trainer) -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
 from tpujob_agent.preflight import programs_of
 from tpujob_agent.protocol import JAX_PORT_BASE, Env
 from tpujob_operator.api.models import TPUTrainingJob
-from tpujob_operator.core.manifests import environment, names, pods, preflight
+from tpujob_operator.core.manifests import environment, names, pods, preflight, secret
 from tpujob_operator.core.manifests.options import ManifestOptions
 
 #: Each is a container of one pod, and takes about 1 GiB; whoever trains on CPUs has few of them.
@@ -23,13 +22,16 @@ def build(job: TPUTrainingJob, options: ManifestOptions) -> dict[str, Any] | Non
     assert spec.checkpoint is not None
     if runs_on_cpus(job) and _processes(job) > _MOST_PROCESSES_ON_CPUS:
         return None
-    storage = _storage(job, spec.checkpoint.directory) if _keeps(spec.trainer.config) else None
+    if not environment.keeps_programs(spec.trainer):
+        return None
+    storage = _storage(job, spec.checkpoint.directory)
     if storage is None:
         return None
     pod = preflight.on_cpu(job, options)
     [trainer] = pod["containers"]
     out = environment.literal(programs_of(spec.checkpoint.directory))
-    trainer = {**trainer, **storage.get("container", {})}
+    key = secret.programs_variable(job, options, Env.PROGRAMS_KEY, is_needed=True)
+    trainer = {**trainer, **storage.get("container", {}), "env": [key, *trainer["env"]]}
     make = _for_cpus if runs_on_cpus(job) else _for_chips
     pod |= {**storage.get("pod", {}), "containers": make(job, trainer, f"--out={out}")}
     return preflight.one_off(job, names.programs_job(job.metadata.name), names.ROLE_PROGRAMS, pod)
@@ -43,11 +45,6 @@ def runs_on_cpus(job: TPUTrainingJob) -> bool:
 
 def _processes(job: TPUTrainingJob) -> int:
     return job.spec.slices * job.shape.hosts
-
-
-def _keeps(config: Mapping[str, Any]) -> bool:
-    checkpoint = config.get("checkpoint")
-    return isinstance(checkpoint, Mapping) and checkpoint.get("keepPrograms") is True
 
 
 def _storage(job: TPUTrainingJob, directory: str) -> dict[str, dict[str, Any]] | None:

@@ -12,12 +12,18 @@ from tpujob_operator.core.manifests import names
 from tpujob_operator.core.manifests.options import ManifestOptions
 
 TOKEN_KEY = "token"  # noqa: S105 - a key's name, not a secret
+PROGRAMS_KEY = "programs"
 _KEY_ID_CHARACTERS = 8
 
 
 def token(operator_key: str, job_uid: str) -> str:
     """A job's token: derived, so that the operator needs no right to read Secrets."""
     return _digest(operator_key, job_uid)
+
+
+def programs_key(operator_key: str, job_uid: str) -> str:
+    """What a job's compiled programs are signed with; the user's program has it, not the token."""
+    return _digest(operator_key, f"programs {job_uid}")
 
 
 def key_id(operator_key: str) -> str:
@@ -39,19 +45,33 @@ def token_of_attempt(options: ManifestOptions, key_id: str, job_uid: str) -> str
 
 def build(job: TPUTrainingJob, options: ManifestOptions) -> dict[str, Any]:
     """The Secret of a job."""
-    made = token(options.operator_key, job.metadata.uid)
+    key, uid = options.operator_key, job.metadata.uid
+    made = {TOKEN_KEY: token(key, uid), PROGRAMS_KEY: programs_key(key, uid)}
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": names.metadata(job, _name(job, options)),
         "type": "Opaque",
-        "data": {TOKEN_KEY: base64.b64encode(made.encode()).decode()},
+        "data": {name: base64.b64encode(each.encode()).decode() for name, each in made.items()},
     }
 
 
 def token_variable(job: TPUTrainingJob, options: ManifestOptions, variable: str) -> dict[str, Any]:
     """An environment variable that holds the token."""
     reference = {"name": _name(job, options), "key": TOKEN_KEY}
+    return {"name": variable, "valueFrom": {"secretKeyRef": reference}}
+
+
+def programs_variable(
+    job: TPUTrainingJob, options: ManifestOptions, variable: str, *, is_needed: bool
+) -> dict[str, Any]:
+    """An environment variable that holds the key of the job's compiled programs.
+
+    ``is_needed``: no container starts without it. A Secret of an older operator lacks it.
+    """
+    reference: dict[str, Any] = {"name": _name(job, options), "key": PROGRAMS_KEY}
+    if not is_needed:
+        reference["optional"] = True
     return {"name": variable, "valueFrom": {"secretKeyRef": reference}}
 
 
