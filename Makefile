@@ -12,8 +12,9 @@ KEEP ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 SWEEP_ARGS ?=
+REPLICAS_ARGS ?=
 
-.PHONY: help venv libtpu demo test lint format gen gen-check e2e faults soak sweep bench bench-recovery lock clean down
+.PHONY: help venv libtpu demo test lint format gen gen-check e2e faults soak sweep replicas bench bench-recovery lock clean down
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +66,9 @@ soak: $(STAMP) ## One long job under 200 random faults; fails if one is answered
 
 sweep: $(STAMP) ## Four lives of jobs under every fault at every write, event and step (hours; SWEEP_ARGS=--help)
 	@PYTHONPATH=operator:trainer:. $(PY) -m tests.sweep $(SWEEP_ARGS)
+
+replicas: $(STAMP) ## Two replicas: leaders killed and frozen, both cut off (40 minutes; REPLICAS_ARGS=--help)
+	@PYTHONPATH=operator:trainer:. $(PY) -m tests.replicas $(REPLICAS_ARGS)
 
 bench: $(STAMP) ## Benchmarks, printed as ratios
 	@$(PY) -m bench
