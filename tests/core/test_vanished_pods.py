@@ -90,6 +90,36 @@ def test_pods_that_nobody_has_seen_again_spend_nothing_of_the_users(*, has_run: 
     fail_jobset(world, 0)
     world.restart_operator()
     incident = lose(world)
-    assert (incident["cause"], incident.get("slice")) == ("preemption", None)
+    place = (incident["slice"], incident["worker"])
+    assert (incident["cause"], place) == ("preemption", (0, 0))
+    assert incident["message"].startswith("a pod of j-1-slice-0 is gone: ")
     assert "first failed job: j-1-slice-0" in incident["message"]
     assert used_budgets(world) == {"infrastructure": 1}
+
+
+@pytest.mark.parametrize("is_dated", [False, True])
+@pytest.mark.parametrize("is_job_known", [False, True])
+def test_killed_program_is_not_blamed_on_what_followed(
+    *, is_dated: bool, is_job_known: bool
+) -> None:
+    """JobSet takes the other slices within the second in which a program is killed."""
+    world = settled()
+    end(world, 1, 137, reason="OOMKilled")
+    if not is_dated:
+        [container] = pod_of(world, 1)["status"]["containerStatuses"]
+        del container["state"]["terminated"]["finishedAt"]
+    if is_job_known:
+        fail_jobset(world, 1)
+    take(world, 0)
+    incident = lose(world)
+    assert (incident["cause"], incident["slice"]) == ("process", 1)
+
+
+def test_program_is_blamed_whose_job_has_failed_first() -> None:
+    """The other slice is taken because of it, though the times could tell otherwise."""
+    world = settled()
+    end(world, 1, 1)
+    fail_jobset(world, 1)
+    take(world, 0)
+    incident = lose(world)
+    assert (incident["cause"], incident["slice"]) == ("userError", 1)

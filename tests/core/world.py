@@ -286,7 +286,7 @@ class World:
             job["status"] = {"startTime": started, "conditions": resumed}
         started = rfc3339(parse_rfc3339(job["status"]["startTime"]) - _WRITTEN_LATER_MS)
         lost = [s for s in self.tombstones if s.owner_uid == uid and s.created >= started]
-        if not pods and not lost:
+        if not pods and not lost and not has_failed(job):
             self.remake_pod(job["metadata"]["name"])
         if self.answer:
             end_preflights(pods, self.answer)

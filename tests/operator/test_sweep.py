@@ -55,3 +55,18 @@ def test_oracles_see_what_differs(stage: Theatre) -> None:
         f"{path} is '(absent)', not {str(outcome.state[path])!r}",
         "jobsets/j-1 was made 2 times, not 1",
     ]
+
+
+def test_oracles_allow_what_nobody_can_know(stage: Theatre) -> None:
+    """Node and words of a pod that went while there was no operator; not while there was one."""
+    outcome, _ = stage.play("recreated", None, None)
+    reference = Reference([outcome])
+    incident = "tputrainingjobs/j:.status.incidents[1]"
+    message = "a pod of j-2-slice-0 is gone: jobset failed"
+    state = {**outcome.state, f"{incident}.message": message}
+    del state[f"{incident}.node"]
+    unseen = dataclasses.replace(outcome, state=state)
+    assert len(reference.differences(unseen)) == 2
+    assert reference.differences(dataclasses.replace(unseen, starts=2)) == []
+    state = {**state, f"{incident}.cause": "node"}
+    assert len(reference.differences(dataclasses.replace(unseen, state=state, starts=2))) == 1

@@ -39,6 +39,7 @@ class Outcome:
     faults: tuple[str, ...]  # what is wrong whatever other lives show
     is_hit: bool
     seconds: float
+    starts: int = 1  # of operators
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class Theatre:
                 faults=(*faults, *imbalance(population), *_complaints(keeper, plan)),
                 is_hit=is_hit,
                 seconds=time.monotonic() - started,
+                starts=keeper.starts,
             )
             journal = proxy.journal
             recording = Recording(tuple(journal.writes), tuple(journal.events), steps)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 
 from tpujob_agent.protocol import BUDGET_OF_CAUSE, Budget, Cause, ProcessState, Report
 from tpujob_coordinator.budgets import backoff_ms
@@ -98,10 +99,11 @@ def _ends(situation: Situation, jobset: JobSetView) -> list[End]:
     pods = _seen(situation)
     own = [_own_end(situation, pod) for pod in pods if not pod.is_taken]
     found = [end for end in own if end is not None]
-    first_ms = min((end.at_ms for end in found), default=situation.now_ms)
-    taken = [(pod, end) for pod in pods if pod.is_taken and (end := _taken(situation, pod))]
     if not situation.memory.ends_since_ms or not found:
-        found += [end for _, end in _first(situation, taken) if end.at_ms <= first_ms]
+        certain_ms = _first_certain_ms(pods)
+        first_ms = min((end.at_ms for end in found), default=situation.now_ms)
+        taken = _taken_first(situation, pods)
+        found += [end for end in taken if end.at_ms <= first_ms and end.at_ms < certain_ms]
     return found or _unseen(situation, jobset)
 
 
@@ -116,10 +118,25 @@ def _seen(situation: Situation) -> list[PodView]:
     ]
 
 
-def _first(situation: Situation, taken: list[tuple[PodView, End]]) -> list[tuple[PodView, End]]:
-    """Those whose Job has failed, if any has: JobSet takes the pods of the others after that."""
+def _taken_first(situation: Situation, pods: list[PodView]) -> list[End]:
+    """Ends of pods that were taken away, but for those that JobSet took after a Job had failed."""
     failed = {job.uid for job in situation.snapshot.current_jobs if job.failure}
-    return [item for item in taken if item[0].owner_uid in failed] or taken
+    is_known = any(pod.owner_uid in failed for pod in pods)
+    first = [pod for pod in pods if pod.owner_uid in failed] if is_known else pods
+    ends = [_taken(situation, pod) for pod in first if pod.is_taken]
+    return [end for end in ends if end is not None]
+
+
+def _first_certain_ms(pods: list[PodView]) -> float:
+    """When the first pod failed that has not failed because of its peers; 0: nobody knows when.
+
+    Times are whole seconds: what was taken away within the same second may have followed.
+    """
+    own = [pod for pod in pods if not pod.is_taken]
+    exits = [pod.bad_exit for pod in own if pod.bad_exit]
+    times = [exit_.at_ms for exit_ in exits if judge(_report(exit_))[1] is Rank.CERTAIN]
+    refused = [0.0 for pod in own if pod.phase == "Failed" and not pod.bad_exit]
+    return min((*times, *refused), default=math.inf)
 
 
 def _unseen(situation: Situation, jobset: JobSetView) -> list[End]:
@@ -134,9 +151,21 @@ def _unseen(situation: Situation, jobset: JobSetView) -> list[End]:
         words = "a pod is gone"
     if words is None:
         return []
-    was_there = has_run or any(job.failed for job in situation.snapshot.current_jobs)
-    cause = Cause.PREEMPTION if was_there else Cause.NODE
-    return [End(_SOMEWHERE, situation.now_ms, cause, Rank.CERTAIN, words)]
+    jobs = situation.snapshot.current_jobs
+    failed = [job for job in jobs if job.failure]
+    place = _SOMEWHERE
+    if len(failed) == 1 and failed[0].failed:
+        words = f"a pod of {failed[0].name} is gone: {words}"
+        place = Place(failed[0].slice_index, _missing_host(situation, failed[0]))
+    cause = Cause.PREEMPTION if has_run or any(job.failed for job in jobs) else Cause.NODE
+    return [End(place, situation.now_ms, cause, Rank.CERTAIN, words)]
+
+
+def _missing_host(situation: Situation, job: JobView) -> int:
+    """The host of a Job that has no pod; -1: several have none."""
+    there = {pod.place[1] for pod in situation.snapshot.pods_of(job)}
+    missing = set(range(job.hosts)) - there
+    return missing.pop() if len(missing) == 1 else _SOMEWHERE.host
 
 
 def _may_be_kueue(situation: Situation) -> bool:
