@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from localcluster.cluster import Cluster
-from tests.faultproxy.faults import Fault, Match, Refuse, Strike
+from tests.faultproxy.faults import Fault, LoseAnswer, Match, Refuse, Strike
 from tests.faultproxy.proxy import FaultProxy
 from tests.operator.rig import Jobs, OperatorProcess, running
 from tests.waiting import wait_until
-from tpujob_operator.core.kinds import JOB_SET, TPU_TRAINING_JOB
+from tpujob_operator.core.kinds import JOB, JOB_SET, POD, TPU_TRAINING_JOB
 
 pytestmark = pytest.mark.control_plane
 _STATUS = Match("patch", "tputrainingjobs", subresource="status")
@@ -81,3 +81,31 @@ def test_writes_that_are_put_off_are_made_once(
     assert [rule.hits for rule in rules] == [2, 2, 2]
     made = [write for write in proxy.journal.effective if write.verb == "create"]
     assert sorted(write.target for write in made) == ["jobsets", "secrets", "services"]
+
+
+@pytest.mark.usefixtures("operator")
+def test_creation_that_happened_unanswered_is_told_as_refused_no_longer(
+    proxy: FaultProxy, own_jobs: Jobs
+) -> None:
+    """The last of several tries succeeds and says that it failed: the watch shows better."""
+    match = Match("create", "jobsets")
+    proxy.on(match, Refuse(500), times=None)
+    own_jobs.create("j")
+    own_jobs.wait_condition("j", "Stalled", "Refused")
+    proxy.heal()
+    proxy.on(match, LoseAnswer(504), times=None)
+    own_jobs.wait(JOB_SET, "j-1")
+    own_jobs.wait_condition("j", "Stalled", "NotStalled", "False")
+
+
+@pytest.mark.usefixtures("operator")
+def test_conflict_is_no_proof_that_an_object_is_gone(proxy: FaultProxy, own_jobs: Jobs) -> None:
+    """A webhook may answer a deletion with 409: the slice is replaced all the same."""
+    rule = proxy.on(Match("delete", "jobs"), Refuse(409))
+    own_jobs.create("j")
+    pods = own_jobs.run_pods("j", 3)
+    before = own_jobs.wait(JOB, "j-1-slice-0")["metadata"]["uid"]
+    names = [pod["metadata"]["name"] for pod in pods]
+    own_jobs.delete(POD, next(name for name in names if "-slice-0-" in name))
+    own_jobs.wait_gone(JOB, "j-1-slice-0", before)
+    assert rule.hits == 1

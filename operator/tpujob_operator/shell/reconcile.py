@@ -14,7 +14,7 @@ from tpujob_operator.core.decide import decide
 from tpujob_operator.core.incidents import Incidents
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.nodes import Pulse
-from tpujob_operator.core.plan import Plan
+from tpujob_operator.core.plan import Patch, Plan
 from tpujob_operator.core.policies import dead_nodes, unmade
 from tpujob_operator.core.policies.objects import REPAIR_INTERVAL_MS
 from tpujob_operator.core.quota import Wait
@@ -160,6 +160,7 @@ class Reconciler:
         has_jobset = await self._jobset_kind.is_served()
         pods = self._cache.pods(key)
         state.see(pods)
+        state.see_children((*self._cache.jobsets(key), *self._cache.jobs(key), *pods))
         suspicious = self._suspicious(pods, state.history.incidents)
         pulses = await self._pulses_for(pods, suspicious, at_ms)
         snapshot = self._snapshot(key, obj, state, pods, pulses, at_ms=at_ms, has_jobset=has_jobset)
@@ -191,7 +192,7 @@ class Reconciler:
 
     def _settle(self, key: JobKey, state: JobState, plan: Plan, result: Result, at_ms: int) -> None:
         before = state.words_of_refusals(at_ms)
-        _note_refusals(state, result, at_ms)
+        _note_refusals(state, plan, result, at_ms)
         _note_status(state, plan, result.status, at_ms)
         if result.is_support_applied:
             state.applied_ms = at_ms
@@ -328,14 +329,18 @@ def nodes_of(state: JobState, pods: Iterable[PodView]) -> set[str]:
     return (lost | dead | {pod.node for pod in pods}) - {""}
 
 
-def _note_refusals(state: JobState, result: Result, at_ms: int) -> None:
+def _note_refusals(state: JobState, plan: Plan, result: Result, at_ms: int) -> None:
+    wanted = [item.ref for item in plan.actions if isinstance(item, Patch)]
+    for subject, known in list(state.refusals.items()):
+        if isinstance(known.action, Patch) and known.action.ref not in wanted:
+            del state.refusals[subject]  # it was changed after all, or need not be any more
     for item in result.actions:
         if item.error is None:
             state.refusals.pop(item.subject, None)
             continue
         is_lasting = state.failures >= _PATIENCE or (item.failure and item.failure.is_refused)
         if item.failure is not None and is_lasting and not item.is_jobset_unknown:
-            state.refusals[item.subject] = Refusal(item.words, at_ms)
+            state.refusals[item.subject] = Refusal(item.words, at_ms, item.action)
 
 
 def _note_status(state: JobState, plan: Plan, written: StatusWrite, at_ms: int) -> None:
