@@ -14,6 +14,7 @@ from typing import Any
 from tpujob_agent.protocol import (
     CoordinatorConfig,
     EventKind,
+    Excuse,
     ProcessState,
     Save,
     SaveEvery,
@@ -229,12 +230,19 @@ class Generations:
         if leave:
             self._settle_doubt(leave, now_ms)
         if world and self.inquiry and self.inquiry.is_over(world.places, now_ms):
-            self._lost(self.inquiry.verdict(world, self.members, now_ms), now_ms)
+            self._judge(world, self.inquiry, now_ms)
         elif world and leave and leave.is_over(world.places, now_ms):
             if end := leave.end(now_ms):
                 self._lost(end, now_ms)
             else:
                 self._part(world, now_ms)
+
+    def _judge(self, world: World, inquiry: Inquiry, now_ms: int) -> None:
+        if inquiry.is_excused(world, self.members):
+            self.inquiry = None
+            self._outbox.tell(self.members, world.places, Excuse(world.generation))
+        else:
+            self._lost(inquiry.verdict(world, self.members, now_ms), now_ms)
 
     def _lost(self, end: End, now_ms: int) -> None:
         """A member of the running generation has ended: end the others at once."""
@@ -272,7 +280,8 @@ class Generations:
         ending.waiting.intersection_update(self.members)  # who has left has no process
         if ending.waiting:
             return
-        if self.inquiry:  # who hangs is to blame for peers that gave up on it
+        # Who hangs is to blame for peers that gave up on it.
+        if self.inquiry and not self.inquiry.is_excused(world, self.members):
             ending.ends.append(self.inquiry.verdict(world, self.members, now_ms))
         if not ending.is_planned:
             self._tell_loss(now_ms)

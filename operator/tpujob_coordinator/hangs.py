@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from tpujob_agent.protocol import Cause, Report
+from tpujob_agent.stacks import NO_ANSWER
 from tpujob_coordinator.ending import end_of_member
 from tpujob_coordinator.membership import Member, Place, World
 from tpujob_coordinator.verdicts import End, Rank
@@ -26,7 +27,8 @@ _SHOWN_FRAMES = 6
 _COMPARED_FRAMES = 4
 _THREAD = re.compile(r"(?m)^(?:Current t|T)hread 0x[0-9a-f]+.*\(most recent call first\):$")
 _FRAME = re.compile(r'(?m)^\s+File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<name>.*)$')
-_WAITING = re.compile(r"/(jax|jaxlib|torch)/")
+#: Calls in which a host waits for the others.
+_WAITING = re.compile(r"/(jax|jaxlib|torch)/|/tpujob_checkpoint/distributed\.py$")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,15 +70,43 @@ class Inquiry:
         answered = {place for place, report in self._told.items() if report.stacks}
         return now_ms >= self.deadline_ms or answered.issuperset(places)
 
+    def is_excused(self, world: World, members: Mapping[Place, Member]) -> bool:
+        """Whether nobody hangs: some hosts wait for a save, and the others only for them.
+
+        A save has a limit of its own, after which the host that waits for it raises an alarm. Nor
+        does anybody hang if the alarm was sent before its excuse arrived.
+        """
+        reports = [m.report for p in world.places if (m := members.get(p)) and m.report]
+        alarms = [report for report in reports if report.stalled]
+        if not alarms:
+            return True
+        if any(report.waits_for_save for report in alarms):
+            return False
+        is_saved = any(report.waits_for_save for report in reports)
+        return is_saved and not any(map(_is_stuck, self._suspects(members).values()))
+
+    def _suspects(self, members: Mapping[Place, Member]) -> dict[Place, Report]:
+        """What was told by all but those who wait for a save, and not for too long."""
+        newest = {place: m.report for place in self._told if (m := members.get(place))}
+        saving = {p for p, r in newest.items() if r and r.waits_for_save and not r.stalled}
+        return {place: report for place, report in self._told.items() if place not in saving}
+
     def verdict(self, world: World, members: Mapping[Place, Member], now_ms: int) -> End:
         """The end of the generation, with the culprit if one stands out."""
-        culprits, reason = judge(self._told)
+        culprits, reason = judge(self._suspects(members))
         member = members.get(culprits[0]) if culprits else None
         since_ms = _last_step_ms(world, members, now_ms)
         message = f"hangs: {self._alarm}. {reason}"
         if member is None:
             return End(Place(-1, -1), since_ms, Cause.HANG, Rank.CHECKED, message)
         return end_of_member(member, Cause.HANG, message, since_ms)
+
+
+def _is_stuck(report: Report) -> bool:
+    """Whether it is held up by itself, and not by another host."""
+    frames = main_frames(report.stacks)
+    is_elsewhere = bool(frames) and not _WAITING.search(frames[0].file)
+    return report.process_state == STOPPED or report.stacks == NO_ANSWER or is_elsewhere
 
 
 def _last_step_ms(world: World, members: Mapping[Place, Member], now_ms: int) -> int:

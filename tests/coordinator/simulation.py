@@ -87,6 +87,8 @@ class SimAgent:
                 self.is_dying = True
         elif isinstance(message, protocol.Finish):
             self.finished = True
+        elif isinstance(message, protocol.Excuse) and self.report:
+            self.report = dataclasses.replace(self.report, stalled="", stacks="")
         elif isinstance(message, protocol.Ping):
             self.outbox.append(protocol.Pong(message.sent_at_ms, now_ms))
             return

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 from tests.coordinator.simulation import Simulation, config
-from tpujob_agent.protocol import Cause, EventKind, ExitCode, Phase, ProcessState, Report, Stacks
+from tpujob_agent.protocol import (
+    Cause,
+    EventKind,
+    Excuse,
+    ExitCode,
+    Phase,
+    ProcessState,
+    Report,
+    Stacks,
+)
+from tpujob_agent.stacks import NO_ANSWER
 from tpujob_coordinator import hangs
 from tpujob_coordinator.hangs import judge, main_frames
 from tpujob_coordinator.membership import Place
@@ -131,3 +143,83 @@ def test_peers_that_give_up_meanwhile_are_not_to_blame() -> None:
     simulation.settle()
     (loss,) = simulation.events(EventKind.LOSS)
     assert (loss.data["cause"], loss.data["slice"], loss.data["host"]) == (Cause.HANG, 0, 1)
+
+
+SAVING = """Current thread 0x00007f0000000002 [MainThread] (most recent call first):
+  File "/usr/lib/python3.13/threading.py", line 359 in wait
+  File "/tpujob_checkpoint/saving.py", line 220 in _await_previous
+"""
+PULSE = """Current thread 0x00007f0000000002 [MainThread] (most recent call first):
+  File "/site-packages/tpujob_checkpoint/distributed.py", line 239 in _get
+"""
+
+
+def judged(waiter: dict[str, object], *others: dict[str, object]) -> Simulation:
+    """A world that stands still while its first host waits for a save; all have told."""
+    simulation = hanging()
+    told = [{"stacks": SAVING, "waits_for_save": True} | waiter, *others]
+    told += [{}] * (len(PLACES) - len(told))
+    for place, changed in zip(PLACES, told, strict=True):
+        fields = {"stacks": WAITING, **changed}
+        simulation.agents[place].advance(simulation.now_ms, **fields)
+    simulation.settle()
+    return simulation
+
+
+def excuses(simulation: Simulation) -> set[Place]:
+    """Hosts that were excused."""
+    return {
+        place
+        for place, agent in simulation.agents.items()
+        if any(isinstance(order, Excuse) for order in agent.orders)
+    }
+
+
+def test_hosts_that_wait_for_one_that_waits_for_its_save_are_excused() -> None:
+    """In a collective, or in an exchange of our own; the world trains on."""
+    simulation = judged({}, {"stacks": PULSE})
+    assert simulation.events(EventKind.LOSS) == []
+    assert excuses(simulation) == set(PLACES)
+    # The alarm is raised again, and another time excused, as long as the save lasts.
+    simulation.agents[PLACES[2]].advance(simulation.now_ms, stalled="once more", stacks=WAITING)
+    simulation.settle()
+    simulation.wait(hangs.INQUIRY_MS + 500)
+    assert simulation.events(EventKind.LOSS) == []
+    excused = [o for o in simulation.agents[PLACES[2]].orders if isinstance(o, Excuse)]
+    assert len(excused) == 2
+    assert simulation.core.stage is Stage.RUNNING
+
+
+def test_an_alarm_that_was_sent_before_the_excuse_arrived_ends_nothing() -> None:
+    """It opens another inquiry; by the end of it the save has ended, and nobody is stalled."""
+    simulation = judged({})
+    calm = {"stalled": "", "waits_for_save": False, "stacks": ""}
+    alarmed = simulation.agents[PLACES[2]]
+    alarmed.advance(simulation.now_ms, stalled="late", stacks=WAITING)
+    simulation.settle()
+    for agent in simulation.agents.values():
+        agent.advance(simulation.now_ms, **calm)
+    simulation.settle()
+    simulation.wait(hangs.INQUIRY_MS + 500)
+    assert simulation.events(EventKind.LOSS) == []
+
+
+@pytest.mark.parametrize(
+    ("waiter", "other", "culprit"),
+    [
+        ({}, {"stacks": STUCK}, 1),
+        ({}, {"stacks": NO_ANSWER}, 1),
+        ({}, {"stacks": NO_ANSWER, "process_state": "T"}, 1),
+        ({"stalled": "waits for a save for 1801 s"}, {}, 0),
+    ],
+    ids=["in its own code", "silent", "stopped", "a save beyond its limit"],
+)
+def test_who_hangs_beside_a_save_is_named(
+    waiter: dict[str, object], other: dict[str, object], culprit: int
+) -> None:
+    """A host that waits for a save excuses only those who wait for it."""
+    simulation = judged(waiter, other)
+    (loss,) = simulation.events(EventKind.LOSS)
+    named = Place(loss.data["slice"], loss.data["host"])
+    assert loss.data["cause"] == Cause.HANG
+    assert (named, excuses(simulation)) == (PLACES[culprit], set())

@@ -37,6 +37,10 @@ REFUSED_WAIT_S = 5.0
 GOODBYE_S = 1.0
 
 
+_Order = protocol.Save | protocol.SaveEvery | protocol.Stacks | protocol.Excuse
+_ORDERS = (protocol.Save, protocol.SaveEvery, protocol.Stacks, protocol.Excuse)
+
+
 class Agent:
     """Runs one pod's trainers, one generation after the other."""
 
@@ -286,7 +290,7 @@ class Agent:
             self._on_run(message)
         elif isinstance(message, protocol.Stop):
             self._on_stop(message)
-        elif isinstance(message, protocol.Save | protocol.SaveEvery | protocol.Stacks):
+        elif isinstance(message, _ORDERS):
             self._on_order(message)
         elif isinstance(message, protocol.Ping):
             self._send(protocol.Pong(message.sent_at_ms, now_ms()))
@@ -313,13 +317,16 @@ class Agent:
             self._stop()
         self._report_at = 0.0
 
-    def _on_order(self, order: protocol.Save | protocol.SaveEvery | protocol.Stacks) -> None:
+    def _on_order(self, order: _Order) -> None:
         """Orders to the running trainer; one for another generation comes too late."""
         trainer = self._trainer
         if trainer is None or not trainer.is_alive or trainer.generation != order.generation:
             return
         if isinstance(order, protocol.Stacks):
             trainer.stalls.ask(trainer.pid)
+        elif isinstance(order, protocol.Excuse):
+            log("no hang: another host waits for its save")
+            trainer.stalls.excuse()
         else:
             trainer.wish(order)
 

@@ -246,6 +246,7 @@ class Report(Message):
     probes: int = 0  # probes of its devices so far
     probe_us: int = 0  # the newest one took this long
     recompiles: int = 0  # of programs that were compiled before
+    waits_for_save: bool = False  # its program says that it stands still for a save
 
 
 @_message
@@ -344,6 +345,15 @@ class Stacks(Message):
     """Tell where the trainer's threads are: somebody else's trainer hangs."""
 
     TYPE: ClassVar[str] = "stacks"
+    generation: int
+
+
+@_message
+@dataclasses.dataclass(frozen=True, slots=True)
+class Excuse(Message):
+    """The trainer does not hang: it waits for another one, which waits for its save."""
+
+    TYPE: ClassVar[str] = "excuse"
     generation: int
 
 

@@ -18,6 +18,10 @@ SIGNAL = signal.SIGRTMIN + 8
 MOST_BYTES = 16_384
 #: An answer takes milliseconds. Who has not answered by now is stopped or has no handler.
 PATIENCE_S = 1.0
+#: Instead of stacks.
+NO_ANSWER = "no stacks: the process does not answer"
+#: Appending, as the agent empties the file before each question.
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
 #: The file has not grown for this long: the answer is complete.
 _QUIET_S = 0.1
 
@@ -25,7 +29,7 @@ _QUIET_S = 0.1
 def listen(path: str) -> None:
     """In the trainer: answer ``SIGNAL`` with the stacks of all threads, into ``path``."""
     with contextlib.suppress(OSError, ValueError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, _FLAGS, 0o600)
         faulthandler.register(SIGNAL, file=descriptor, all_threads=True, chain=False)
 
 
@@ -40,6 +44,7 @@ class Question:
         if not path.exists():  # without the handler, the signal would kill
             self.answer = "no stacks: the program does not run in the agent's Python"
             return
+        os.truncate(path, 0)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, SIGNAL)
 
@@ -56,4 +61,4 @@ class Question:
         elif text and now_s - self._grown_s >= _QUIET_S:
             self.answer = text[:MOST_BYTES]
         elif now_s - self._asked_s >= PATIENCE_S:
-            self.answer = text[:MOST_BYTES] or "no stacks: the process does not answer"
+            self.answer = text[:MOST_BYTES] or NO_ANSWER

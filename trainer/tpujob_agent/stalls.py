@@ -43,9 +43,16 @@ class Stalls:
             self.answer = self._question.look(now_s)
 
     def ask(self, pid: int) -> None:
-        """Have the trainer write down where its threads are; asked once."""
+        """Have the trainer write down where its threads are; asked once an alarm."""
         if pid and self._question is None:
             self._question = Question(pid, self._stacks, time.monotonic())
+
+    def excuse(self) -> None:
+        """It waits for another host, which is no hang: watch it from now on."""
+        if self.reason:
+            self._watchdog.restart(time.monotonic())
+        self.reason = self.answer = ""
+        self._question = None  # the next alarm asks again
 
     @property
     def is_overdue(self) -> bool:

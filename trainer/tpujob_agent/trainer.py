@@ -212,6 +212,7 @@ class Trainer:
             stacks=self.stalls.answer,
             samples=samples,
             recompiles=seen.recompiles,
+            waits_for_save=bool(seen.save_wait_since_ms),
             probes=seen.probes,
             probe_us=seen.probe_us,
         )

@@ -78,6 +78,10 @@ class Watchdog:
             return f"no step after step {seen.step} for {idle_s:.1f} s (limit {limit_s:.1f} s)"
         return f"in phase {seen.phase.value} for {idle_s:.0f} s (limit {limit_s:.0f} s)"
 
+    def restart(self, now_s: float) -> None:
+        """Begin to wait again, as if the trainer had just moved."""
+        self._moved_s = now_s
+
     def _take(self, seen: Snapshot, now_s: float) -> None:
         before = self._seen
         mark = (seen.phase, seen.step, seen.committed_step, seen.save_wait_since_ms)
