@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,78 @@ def snapshots(job: Rig) -> set[str]:
     """Steps that both hosts hold in memory."""
     held = [{p.stem for p in job.folder.glob(f"memory-{h}/*.snapshot")} for h in range(2)]
     return set.intersection(*held)
+
+
+#: The example, whose leader looks at what it has written on a disk that is slow for it alone.
+#: With "alone", the others do not wait for it, nor say so: they meet it in the next collective.
+SLOW = f"""import contextlib, os, runpy, sys, time
+import tpujob
+from tpujob_checkpoint.checkpoint import Checkpoints
+from tpujob_checkpoint.saving import Saver
+rank = os.environ["JAX_PROCESS_ID"]
+look, wait = Checkpoints._require_written, tpujob.waiting_for_save
+def look_slowly(self, path):
+    while os.path.exists("slow"):
+        time.sleep(0.01)
+    look(self, path)
+@contextlib.contextmanager
+def shown_wait():
+    open("waits-" + rank, "w").close()
+    with wait():
+        yield
+    os.unlink("waits-" + rank)
+def await_own(self, step):
+    if not self._durable.done():
+        with tpujob.waiting_for_save():
+            self._durable.result()
+Checkpoints._require_written = look_slowly
+tpujob.waiting_for_save = shown_wait
+if sys.argv[1] == "alone":
+    Saver._await_previous = await_own
+sys.argv = [{str(EXAMPLE)!r}, "1000000"]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+HANG_S = 12.0
+
+
+def start_slow(job: Rig, mode: str) -> None:
+    """A world whose first save takes as long as a file is there."""
+    (job.folder / "slow").touch()
+    (job.folder / "training.py").write_text(SLOW)
+    settings = {Env.CHECKPOINT_INTERVAL: "steps:5", Env.HANG_MIN_S: str(HANG_S)}
+    command = [sys.executable, str(job.folder / "training.py"), mode]
+    job.start(command, env=environment(job.folder) | settings)
+
+
+def waited_s(job: Rig) -> float:
+    """For how long all trainers have stood still for a save."""
+    try:
+        since = max((job.folder / f"waits-{host}").stat().st_mtime for host in range(2))
+    except FileNotFoundError:
+        return 0.0
+    return time.time() - since
+
+
+def test_a_save_that_is_slower_than_a_hang_ends_no_world(tmp_path: Path) -> None:
+    """All hosts wait for it together, for as long as it takes; then training goes on."""
+    with rig(tmp_path, slices=1, hosts=2) as job:
+        start_slow(job, "together")
+        wait_until(lambda: waited_s(job) > 2 * HANG_S, "a wait longer than a hang", START_LIMIT_S)
+        (tmp_path / "slow").unlink()
+        job.wait_event(EventKind.COMMITTED, count=3, limit_s=START_LIMIT_S)
+        assert job.events(EventKind.LOSS) == []
+        assert "no hang" not in job.story()
+
+
+def test_hosts_that_wait_for_the_one_that_saves_are_excused(tmp_path: Path) -> None:
+    """In a collective, again and again, while only one host says that it waits for storage."""
+    with rig(tmp_path, slices=1, hosts=2) as job:
+        start_slow(job, "alone")
+        other = job.agents[0, 1]
+        wait_until(lambda: other.text.count("no hang:") >= 2, "two excuses", START_LIMIT_S)
+        (tmp_path / "slow").unlink()
+        job.wait_event(EventKind.COMMITTED, count=3, limit_s=START_LIMIT_S)
+        assert job.events(EventKind.LOSS) == []
 
 
 def last_event(job: Rig, kind: EventKind) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -19,6 +20,7 @@ from tests.trainer.worlds import Launcher, small_config
 from tpujob_agent.protocol import ExitCode
 from tpujob_checkpoint import claims, orbax_files, reading
 from tpujob_checkpoint.errors import CheckpointUnavailableError
+from tpujob_checkpoint.saving import _settled
 
 pytestmark = pytest.mark.usefixtures("no_garbage")
 
@@ -113,6 +115,46 @@ def test_lack_of_device_memory_is_no_damage(rig: Rig, monkeypatch: pytest.Monkey
     assert _steps(rig.checkpoints) == BOTH
     with closing(rig.saver()) as saver:
         assert saver.restore(None).step == NEWER
+
+
+def exhaust(*_: object, **__: object) -> None:
+    """JAX's own error of a device without memory."""
+    jnp.zeros(1 << 50, jnp.uint8).block_until_ready()
+
+
+def test_copy_that_finds_no_room_on_the_devices_goes_to_the_host(
+    rig: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The copy is ours: for lack of memory it may cost time, and no step. It is told once."""
+    with closing(rig.saver()) as saver:
+        saver.restore(None)
+        saver._copy = _settled(exhaust)
+        for step in (10, 11):
+            rig.save(saver, step)
+    assert capsys.readouterr().out.count("no room for a copy of step 10 on the devices") == 1
+    with closing(rig.saver()) as saver:
+        restored = saver.restore(None)
+    assert restored.step == 11
+    assert rig.is_state_of(11, restored.state)
+
+
+@pytest.mark.parametrize("moment", ["copy", "write"])
+def test_lack_of_memory_for_a_save_is_no_error_of_the_user(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Neither devices nor host have room, or the transfer finds none: an outage, in words."""
+    with closing(rig.saver()) as saver:
+        saver.restore(None)
+        state = rig.state(10)
+        if moment == "copy":
+            saver._copy = _settled(exhaust)
+            monkeypatch.setattr(jax, "device_put", exhaust)
+        else:
+            monkeypatch.setattr(orbax_files, "save", exhaust)
+        monkeypatch.setattr(rig, "state", lambda _: state)
+        with pytest.raises(CheckpointUnavailableError, match=r"step 10 .*RESOURCE_EXHAUSTED"):
+            rig.save(saver, 10, local=False)
+    assert _steps(rig.checkpoints) == BOTH
 
 
 def test_save_that_finds_no_room_leaves_what_was_there(rig: Rig) -> None:

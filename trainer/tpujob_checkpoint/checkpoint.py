@@ -30,7 +30,7 @@ from tpujob_checkpoint.errors import (
     CheckpointUnavailableError,
     CheckpointUnusableError,
 )
-from tpujob_checkpoint.faults import Kind, brief
+from tpujob_checkpoint.faults import Kind, brief, is_exhausted
 from tpujob_checkpoint.origin import Origin
 from tpujob_checkpoint.reading import Read, Reader
 from tpujob_checkpoint.trees import DIGEST, STATE, fingerprint
@@ -246,9 +246,13 @@ class Checkpoints:
             SupersededError: a newer world has begun on the directory.
             SharedDirectoryError: another job has.
         """
+        # The step itself may have failed, which is not the storage's fault, nor ours.
+        jax.block_until_ready(shares)
         try:
             self._write(step, take, shares)
-        except (OSError, ValueError, MemoryError) as error:
+        except (OSError, ValueError, MemoryError, jax.errors.JaxRuntimeError) as error:
+            if isinstance(error, jax.errors.JaxRuntimeError) and not is_exhausted(error):
+                raise
             # A newer world may have removed what was being written: that is no outage.
             with contextlib.suppress(OSError, ValueError):
                 self._claims.require()

@@ -153,7 +153,9 @@ def agree(world: World, key: str, value: Any, *, timeout_s: float = AGREE_TIMEOU
     return list(values)
 
 
-def told_by_leader(world: World, key: str, value: Any) -> Any:
+def told_by_leader(
+    world: World, key: str, value: Any, *, timeout_s: float = AGREE_TIMEOUT_S
+) -> Any:
     """The leader's value; the others' are ignored. Cheaper than ``agree``."""
     if world.num_processes == 1:
         return value
@@ -161,7 +163,7 @@ def told_by_leader(world: World, key: str, value: Any) -> Any:
     if world.is_leader:
         _put(key, value)
         return value
-    return _get(key, AGREE_TIMEOUT_S)
+    return _get(key, timeout_s)
 
 
 def _scoped(world: World, key: str) -> str:
@@ -181,13 +183,14 @@ class Bulletin:
         self._is_raised = False
         self._mine: Any = None
 
-    def told(self, step: int, value: Any) -> Any:
+    def told(self, step: int, value: Any, *, timeout_s: float = AGREE_TIMEOUT_S) -> Any:
         """The leader's value for ``step``; every process calls it for the same steps.
 
         Raises:
             PeerLostError: the leader does not answer.
         """
-        value = told_by_leader(self._world, f"{self._plain_name}/{step}", value)
+        key = f"{self._plain_name}/{step}"
+        value = told_by_leader(self._world, key, value, timeout_s=timeout_s)
         self._steps.append(step)
         if len(self._steps) > self._KEPT:
             old = self._steps.pop(0)

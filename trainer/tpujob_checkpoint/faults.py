@@ -108,6 +108,11 @@ def finding_of_load(error: Exception, where: str) -> Finding:
     return Finding(Kind.UNREAD, f"{brief(error)} {where}")
 
 
+def is_exhausted(error: BaseException) -> bool:
+    """Whether the runtime has no memory left, on a device or on the host."""
+    return str(error).startswith("RESOURCE_EXHAUSTED")
+
+
 def brief(error: BaseException) -> str:
     """One line of an error: its kind or errno's name, and what the library says."""
     first = str(error).strip().partition("\n")[0]

@@ -21,6 +21,8 @@ import jax
 import tpujob
 from tpujob_checkpoint.checkpoint import Checkpoints
 from tpujob_checkpoint.distributed import Bulletin, World, say
+from tpujob_checkpoint.errors import CheckpointUnavailableError
+from tpujob_checkpoint.faults import brief, is_exhausted
 from tpujob_checkpoint.memory import MemoryTier
 from tpujob_checkpoint.origin import Origin
 from tpujob_checkpoint.programs import Programs, State, bytes_per_device
@@ -29,6 +31,8 @@ from tpujob_checkpoint.settings import Settings
 from tpujob_checkpoint.storage import orbax
 
 T = TypeVar("T")
+#: For a save that the leader ends alone. The agent's limit is shorter, and names who waits.
+_AWAIT_LEADER_S = 86_400.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,6 +119,7 @@ class Saver:
         self._durable, self._local = _settled(None), _settled(None)
         self._written = Bulletin(world, "written")  # everybody's newest snapshot
         self._left_out = Bulletin(world, "left-out")
+        self._previous = Bulletin(world, "previous")
         self._last_local = 0
         self._show_written(Written())
 
@@ -169,6 +174,7 @@ class Saver:
             due: which tiers to write.
 
         Raises:
+            CheckpointUnavailableError: there is no memory for a copy of the state.
             Exception: whatever went wrong with the durable save before this one.
         """
         if jax.default_backend() == "cpu":
@@ -178,13 +184,13 @@ class Saver:
         local = due.local and self._memory.is_on
         is_durable = due.durable and not self._is_left_out(step, due)
         if is_durable:
-            self._await_previous()
+            self._await_previous(step)
         if local:
             self._local.result()  # written long ago, or none would be due
             self._last_local = step
         if not is_durable and not local:
             return 0.0
-        copied, shares = self._snapshot(state)
+        copied, shares = self._snapshot(step, state)
         if is_durable:
             blocked_s = time.perf_counter() - started
             durable = _Taken(step, copied, shares, started, blocked_s)
@@ -211,30 +217,65 @@ class Saver:
             )
         return is_busy
 
-    def _await_previous(self) -> None:
-        if not self._durable.done():
-            with tpujob.waiting_for_save():
-                self._durable.result()
-        self._durable.result()
+    def _await_previous(self, step: int) -> None:
+        """Wait until the checkpoint before is written on all hosts: the leader's is the last.
 
-    def _snapshot(self, state: State) -> tuple[State, jax.Array]:
+        All wait here and say so. In a collective of the next step they would look hung.
+        """
+        with tpujob.waiting_for_save():
+            self._durable.result()
+            self._previous.told(step, None, timeout_s=_AWAIT_LEADER_S)
+
+    def _snapshot(self, step: int, state: State) -> tuple[State, jax.Array]:
         """A copy of the state and its digests; all processes launch the same programs here."""
         shares = self._shares.result()(state)
         if self._room is None:
             stats = jax.local_devices()[0].memory_stats()
             self._room = room(stats, bytes_per_device(self._programs.state))
+        try:
+            copied = self._copied(state)
+        except jax.errors.JaxRuntimeError as error:
+            if not is_exhausted(error):
+                raise
+            # Steps may need more than when it was judged, as for longer rows.
+            print(
+                f"no room for a copy of step {step} on the devices, host memory takes it: "
+                f"{brief(error)}",
+                flush=True,
+            )
+            self._room, copied = 0.0, None
+        return self._pinned(step, state) if copied is None else copied, shares
+
+    def _copied(self, state: State) -> State | None:
+        """A copy on the devices; None if they have no room for one more."""
         if self._room == math.inf:
-            return self._copy.result()(state), shares
+            return self._copy.result()(state)
         # How much room there is differs among hosts: these copies are no programs.
         self._copies = [leaf for leaf in self._copies if leaf() is not None]
-        if len(self._copies) < self._room:
-            shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-            copied = jax.device_put(state, shardings, may_alias=False)
-            self._copies.append(weakref.ref(jax.tree.leaves(copied)[0]))
-            return copied, shares
-        # Into pinned memory of the host, which the runtime keeps for the next time.
+        if len(self._copies) >= (self._room or 0.0):
+            return None
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+        copied = jax.device_put(state, shardings, may_alias=False)
+        self._copies.append(weakref.ref(jax.tree.leaves(copied)[0]))
+        return copied
+
+    def _pinned(self, step: int, state: State) -> State:
+        """A copy in pinned memory of the host, which the runtime keeps for the next time.
+
+        Raises:
+            CheckpointUnavailableError: there is no memory for it. Training would have some.
+        """
         pinned = jax.tree.map(lambda leaf: leaf.sharding.with_memory_kind("pinned_host"), state)
-        return jax.device_put(state, pinned), shares
+        try:
+            return jax.device_put(state, pinned)
+        except jax.errors.JaxRuntimeError as error:
+            if not is_exhausted(error):
+                raise
+            raise CheckpointUnavailableError(
+                f"the state of step {step} cannot be saved: no memory for a copy of it, neither on "
+                f"the devices nor on the host: {brief(error)}. Give the hosts more memory, or "
+                "spread the state over more devices"
+            ) from error
 
     def _write_durable(self, taken: _Taken) -> None:
         self._checkpoints.write(taken.step, taken.hand_over, taken.shares, taken.tell_durable)
