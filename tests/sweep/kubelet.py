@@ -6,12 +6,17 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+import aiohttp
+
 from localcluster.kubeapi import Object
 from tests.operator.rig import NODE
 from tests.sweep.census import Census
 from tpujob_operator.core.kinds import POD, Kind
 
 _MERGE = {"Content-Type": "application/merge-patch+json"}
+#: Answers of an API server on a busy machine; 0: there is none.
+_BUSY = frozenset({0, 429, 500, 503, 504})
+_AGAIN_S = 0.5
 _RUNNING = {
     "phase": "Running",
     "conditions": [{"type": kind, "status": "True"} for kind in ("PodScheduled", "Ready")],
@@ -76,10 +81,20 @@ class Kubelet:
     async def _send(
         self, method: str, path: str, body: Object, headers: dict[str, str] | None = None
     ) -> None:
+        while await self._code(method, path, body, headers) in _BUSY:  # noqa: ASYNC110 - asks again
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _code(
+        self, method: str, path: str, body: Object, headers: dict[str, str] | None
+    ) -> int:
+        """The API server's answer; one that is gone, or bound already, needs nothing more."""
         session = self._census.session
-        # One that is gone, or bound already, needs nothing more.
-        async with session.request(method, path, json=body, headers=headers) as answer:
-            await answer.read()
+        try:
+            async with session.request(method, path, json=body, headers=headers) as answer:
+                await answer.read()
+                return answer.status
+        except aiohttp.ClientError:
+            return 0
 
 
 def _is_doubted(pod: Object) -> bool:
