@@ -9,6 +9,8 @@ from tpujob_operator.api.base import rfc3339
 
 #: Between two looks at what has ended with an error.
 GATHER_MS = 2_000
+#: Until the watch of pods counts as no longer late.
+UNSEEN_MS = 5_000
 
 
 def settled(budgets: dict[str, int] | None = None, **spec: Any) -> World:
@@ -54,10 +56,10 @@ def pod_of(world: World, host: int) -> Object:
     return world.pod(f"j-{world.status['attempt']}-slice-{host}")
 
 
-def lose(world: World) -> dict[str, Any]:
+def lose(world: World, after_ms: int = GATHER_MS) -> dict[str, Any]:
     """Let the operator see what has happened, gather and decide; the newest incident."""
     world.settle()
-    world.now_ms += GATHER_MS
+    world.now_ms += after_ms
     world.step()
     found: dict[str, Any] = world.status["incidents"][-1]
     return found

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.core.recreated import end, lose, pod_of, run, settled, take
+from tests.core.recreated import UNSEEN_MS, end, lose, pod_of, run, settled, take
 from tests.core.world import World, job_object
 from tests.specs import OWN_PROGRAM
 from tpujob_operator.core.kinds import JOB, JOB_SET, POD
@@ -14,7 +14,7 @@ def test_pod_that_vanished_is_missed() -> None:
     found = world.objects[JOB]["j-1-slice-1"]
     world.remove(JOB, "j-1-slice-1", found["metadata"]["uid"])
     world.controllers()
-    incident = lose(world)
+    incident = lose(world, UNSEEN_MS)
     assert (incident["cause"], incident["message"]) == ("preemption", "a pod is gone")
     assert world.deleted == ["JobSet j-1"]
 
@@ -24,7 +24,7 @@ def test_failed_jobset_is_an_end() -> None:
     world = World(obj=job_object(**OWN_PROGRAM, recovery={"pods": "Recreate"}))
     world.settle()
     world.end_jobset("Failed", "jobset failed due to one or more job failures")
-    incident = lose(world)
+    incident = lose(world, UNSEEN_MS)
     assert (incident["cause"], incident["rung"]) == ("node", "R3")
     assert "job failures" in incident["message"]
 
@@ -58,6 +58,8 @@ def test_pods_that_are_gone_have_the_cause_of_their_deletion(*, is_told_first: b
     fail_jobset(world, 1)
     if is_told_first:
         world.step()
+        world.now_ms += UNSEEN_MS - 1
+        world.step()
         assert world.deleted == []
     vanish(world, 0)  # by JobSet, within the same second
     vanish(world, 1)
@@ -89,7 +91,7 @@ def test_pods_that_nobody_has_seen_again_spend_nothing_of_the_users(*, has_run: 
     vanish(world, 0)
     fail_jobset(world, 0)
     world.restart_operator()
-    incident = lose(world)
+    incident = lose(world, UNSEEN_MS)
     place = (incident["slice"], incident["worker"])
     assert (incident["cause"], place) == ("preemption", (0, 0))
     assert incident["message"].startswith("a pod of j-1-slice-0 is gone: ")

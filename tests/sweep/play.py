@@ -22,10 +22,11 @@ from tests.sweep.kubelet import Kubelet
 from tests.sweep.lives import ELECTED, LIVES, Stage
 from tests.sweep.operators import Keeper, Zygote, zygote
 from tests.sweep.plans import Armed, Plan, Recording
+from tests.waiting import PATIENCE_S
 from tpujob_operator.core.kinds import TPU_TRAINING_JOB
 
 #: After its life a job must become what it becomes without faults within this time, and stay so.
-_SETTLE_S = 60.0
+_SETTLE_S = PATIENCE_S
 _QUIET_S = 1.5
 
 

@@ -25,6 +25,8 @@ from tpujob_operator.core.views import Exit, JobSetView, JobView, PodView
 
 #: Who exits with an error of its own may have lost a peer that another kubelet tells of later.
 _GATHER_MS = 2_000
+#: What a pod's end was is waited for longer: its watch may be behind that of its JobSet.
+_UNSEEN_MS = 5_000
 #: Why Kubernetes deletes pods of a node that is gone.
 _NODE_GONE = ("DeletionByTaintManager", "DeletionByPodGC")
 _SOMEWHERE = Place(-1, -1)
@@ -52,7 +54,8 @@ def restart_lost_world(situation: Situation) -> Outcome:
     is_sure = any(end.rank is Rank.CERTAIN and end.pod for end in ends)
     is_sure = is_sure and not _may_be_kueue(situation)
     since_ms = memory.ends_since_ms or situation.now_ms
-    wait_ms = since_ms + _GATHER_MS - situation.now_ms
+    gather_ms = _GATHER_MS if any(end.pod for end in ends) else _UNSEEN_MS
+    wait_ms = since_ms + gather_ms - situation.now_ms
     if wait_ms > 0 and not is_sure:
         memory = dataclasses.replace(memory, ends_since_ms=since_ms)
         return Outcome(memory=memory, requeue_after_s=wait_ms / 1000)
