@@ -9,11 +9,13 @@ import argparse
 import concurrent.futures
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import statistics
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -131,14 +133,18 @@ def _campaign(
     """Strike until so many blows have hit; one whose write did not come counts for nothing."""
     references, writes = known
     kind, results = before
-    numbers = iter(range(len(results), 10 * options.runs))
+    numbers = itertools.count(len(results))
     missing = options.runs - sum(1 for result in results if result.is_hit)
     while missing > 0:
         drawn = [next(numbers) for _ in range(missing)]
         blows = [draw(kind, writes, n, options.seed, options.freeze_s) for n in drawn]
         with concurrent.futures.ThreadPoolExecutor(options.parallel) as pool:
-            futures = [pool.submit(_strike, house, references[b.life], b) for b in blows]
+            futures = {pool.submit(_strike, house, references[b.life], b): b for b in blows}
             for future in concurrent.futures.as_completed(futures):
+                if error := future.exception():  # of the test itself; another blow takes its place
+                    _say(f"not played: {futures[future].id}")
+                    traceback.print_exception(error)
+                    continue
                 result = future.result()
                 missing -= result.is_hit
                 print(json.dumps(dataclasses.asdict(result)), file=sink, flush=True)

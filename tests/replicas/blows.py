@@ -7,7 +7,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tests.faultproxy.faults import Match, Strike
 from tests.faultproxy.journal import Write
@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 
 KINDS = ("kill", "freeze")
 _LATEST_S = 2.0
-#: Longer than all of a blow may last on a starved machine.
+#: For a blow and what follows it, on a starved machine.
 _PATIENCE_S = 240.0
 
 
@@ -40,7 +40,7 @@ class Blow:
 
 
 def draw(
-    kind: str, writes: dict[str, Sequence[Write]], number: int, seed: int, freeze_s: float
+    kind: str, writes: Mapping[str, Sequence[Write]], number: int, seed: int, freeze_s: float
 ) -> Blow:
     """The blow with this number: a random write of the recoveries of one life."""
     dice = random.Random(f"{seed} {kind} {number}")
@@ -65,7 +65,12 @@ class Armed:
         self.is_over = threading.Event()
         resource, _, subresource = blow.write.target.partition("/")
         match = Match(blow.write.verb, resource, blow.write.name, subresource)
-        leader.proxy.on(match, self._strike(), nth=blow.write.nth)
+        self._rule = leader.proxy.on(match, self._strike(), nth=blow.write.nth)
+
+    def disarm(self) -> bool:
+        """From now on nothing is hit; returns whether the write has come before."""
+        self._leader.proxy.heal()
+        return self._rule.hits > 0
 
     def _strike(self) -> Strike:
         if self._blow.when == "before":

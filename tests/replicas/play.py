@@ -56,23 +56,24 @@ class House:
         with two_replicas(cluster, self.theatre.zygote, namespace, folder, self.env) as pair:
             armed = Armed(blow, pair[0]) if blow else None
             first, faults = _live(life, stage, pair[0])
-            if armed is not None and armed.struck_s:
+            is_hit = armed is not None and armed.disarm()
+            if armed is not None and is_hit:
                 faults += _outlive(armed, pair[1])
             _settle(population, namespace, reference)
             records = [replica.record for replica in pair]
             faults += [*trespasses(records), *self.watchman.complaints(namespace)]
-            faults += _complaints(pair, armed)
+            faults += _complaints(pair, is_hit=is_hit)
             outcome = Outcome(
                 state=state_of(population, namespace),
                 made=dict(population.made),
                 deleted=dict(population.deleted),
                 faults=tuple(faults),
-                is_hit=armed is None or bool(armed.struck_s),
+                is_hit=is_hit,
                 seconds=time.monotonic() - started,
             )
             writes = tuple(write for write in records[0].writes[first:] if write.is_effective)
             played = Played(outcome, writes)
-            if armed is not None and armed.struck_s:
+            if armed is not None and is_hit:
                 played = _timed(played, armed, pair)
         cluster.api.request("DELETE", TPU_TRAINING_JOB.path(namespace))
         self.theatre.census.forget(namespace)
@@ -132,9 +133,8 @@ def _timed(played: Played, armed: Armed, pair: tuple[Replica, Replica]) -> Playe
     )
 
 
-def _complaints(pair: tuple[Replica, Replica], armed: Armed | None) -> list[str]:
+def _complaints(pair: tuple[Replica, Replica], *, is_hit: bool) -> list[str]:
     found = []
-    is_hit = armed is not None and bool(armed.struck_s)
     for number, replica in enumerate(pair):
         if "Traceback" in replica.keeper.text:
             found.append(f"the log of replica {number} has a traceback")
