@@ -25,12 +25,12 @@ from tests.faultproxy.journal import Write
 from tests.replicas import cutoff
 from tests.replicas.blows import KINDS, Blow, draw
 from tests.replicas.duo import SHORT_LEASE
+from tests.replicas.lives import LIVES, allowed
 from tests.replicas.play import House
 from tests.replicas.watchman import Watchman
 from tests.sweep.compare import Reference
 from tests.sweep.play import theatre
 
-_LIVES = ("lost-slice", "recreated", "suspended")
 _CUT_OFF = "cut-off"
 
 
@@ -75,7 +75,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=50, help="hits of each kind")
     parser.add_argument("--freeze-s", type=float, default=45.0, help="how long it is frozen")
     parser.add_argument("--cut-s", type=float, default=300.0, help="how long it is cut off")
-    parser.add_argument("--life", nargs="+", choices=_LIVES, default=list(_LIVES))
+    parser.add_argument("--life", nargs="+", choices=LIVES, default=list(LIVES))
     parser.add_argument("--seed", type=int, default=0, help="which writes are hit")
     parser.add_argument("--parallel", type=int, default=6, help="lives at the same time")
     parser.add_argument("--references", type=int, default=2, help="lives without a blow")
@@ -112,7 +112,9 @@ def _references(house: House, options: argparse.Namespace) -> tuple[References, 
         mine = [found for name, found in zip(lives, played, strict=True) if name == life]
         for fault in {fault for found in mine for fault in found.outcome.faults}:
             _say(f"  WITHOUT ANY BLOW: {life}: {fault}")
-        references[life] = Reference([found.outcome for found in mine])
+        references[life] = Reference(
+            [end for found in mine for end in allowed(life, found.outcome)]
+        )
         common = set.intersection(*({_key(write) for write in one.writes} for one in mine))
         writes[life] = [write for write in mine[0].writes if _key(write) in common]
         _say(f"{life}: {len(writes[life])} writes of recoveries, {mine[0].outcome.seconds:.0f} s")

@@ -12,12 +12,13 @@ from tests.faultproxy.journal import Write
 from tests.operator.rig import Jobs
 from tests.replicas.blows import Armed, Blow
 from tests.replicas.duo import Replica, two_replicas
+from tests.replicas.lives import LIVES
 from tests.replicas.record import Terms, first_write_s, takeovers, trespasses
 from tests.replicas.watchman import Watchman
 from tests.sweep.canonical import state_of
 from tests.sweep.census import Population
 from tests.sweep.compare import Reference
-from tests.sweep.lives import LIVES, Stage
+from tests.sweep.lives import Stage
 from tests.sweep.play import Outcome, Theatre
 from tests.waiting import wait_until
 from tpujob_operator.core.kinds import TPU_TRAINING_JOB
