@@ -43,6 +43,7 @@ class Result:
     is_hit: bool
     lease_s: float | None
     acting_s: float | None
+    changes: int
     seconds: float
     load: float
     differences: list[str]
@@ -159,7 +160,7 @@ def _strike(house: House, reference: Reference, blow: Blow) -> Result:
     found = reference.differences(outcome)
     load = os.getloadavg()[0]
     return Result(
-        blow.id, blow.kind, outcome.is_hit, played.lease_s, played.acting_s,
+        blow.id, blow.kind, outcome.is_hit, played.lease_s, played.acting_s, played.changes,
         round(outcome.seconds, 1), load, found,
     )  # fmt: skip
 
@@ -190,6 +191,7 @@ def _report(results: Sequence[Result]) -> bool:
         print(f"\n{kind}: {len(hit)} blows, {len(differing)} differ")
         for name in ("lease_s", "acting_s"):
             print(f"  {name}: {_spread([getattr(result, name) for result in hit])}")
+        print(f"  Lease lost again on a starved machine: {sum(r.changes > 1 for r in hit)}")
         for result in differing:
             print("\n      ".join([f"  {result.blow}", *result.differences]))
     return not any(result.differences for result in results)

@@ -25,6 +25,7 @@ from tpujob_operator.core.kinds import TPU_TRAINING_JOB
 
 _SETTLE_S = 60.0
 _QUIET_S = 2.0
+_LOST = "the operator ends, another one acts"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Played:
     writes: tuple[Write, ...]  # of the leader, from the second step on
     lease_s: float | None = None  # from the blow until the other one had the Lease
     acting_s: float | None = None  # until it sent its first write to an object of the job
+    changes: int = 0  # how often the Lease changed hands
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class House:
                 seconds=time.monotonic() - started,
             )
             writes = tuple(write for write in records[0].writes[first:] if write.is_effective)
-            played = Played(outcome, writes)
+            played = Played(outcome, writes, changes=takeovers(records))
             if armed is not None and is_hit:
                 played = _timed(played, armed, pair)
         cluster.api.request("DELETE", TPU_TRAINING_JOB.path(namespace))
@@ -135,14 +137,19 @@ def _timed(played: Played, armed: Armed, pair: tuple[Replica, Replica]) -> Playe
 
 
 def _complaints(pair: tuple[Replica, Replica], *, is_hit: bool) -> list[str]:
+    """What is wrong with processes and Lease.
+
+    On a starved machine a leader may fail to renew its Lease in time: then it changes hands once
+    more, which is no fault, and its process ends for that reason alone.
+    """
     found = []
+    changes = takeovers([replica.record for replica in pair])
+    if changes < int(is_hit):
+        found.append("no other replica became the leader")
     for number, replica in enumerate(pair):
         if "Traceback" in replica.keeper.text:
             found.append(f"the log of replica {number} has a traceback")
-        expected = 2 if is_hit and number == 0 else 1
-        if replica.keeper.starts != expected:
+        allowed = replica.keeper.text.count(_LOST) + (is_hit and number == 0)
+        if replica.keeper.starts - 1 > allowed:
             found.append(f"replica {number} was started {replica.keeper.starts} times")
-    changes = takeovers([replica.record for replica in pair])
-    if changes != int(is_hit):
-        found.append(f"the Lease changed hands {changes} times, not {int(is_hit)}")
     return found
