@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import Jaxpr
 
+from tpujob_ahead.work import _parts
 from tpujob_trainer import attention, sharding, topology
 from tpujob_trainer.sharding import ShardingError
 
@@ -98,6 +101,48 @@ def test_kinds_agree_with_the_formula(
             found = _result_and_gradients(attend, (q, k, v))
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-5)
+
+
+@pytest.mark.parametrize("length", [2_048, 8_192, 32_768])
+def test_memory_of_splash_grows_with_the_length_of_rows(length: int) -> None:
+    """No array of its gradient is larger than a few times the queries: rows may be long."""
+    q = jax.ShapeDtypeStruct((1, length, 4, 128), jnp.bfloat16)
+    k = jax.ShapeDtypeStruct((1, length, 2, 128), jnp.bfloat16)
+
+    def total(*qkv: jax.Array) -> jax.Array:
+        return jnp.sum(attention.attention(*qkv, kind="splash"))
+
+    traced = jax.make_jaxpr(jax.grad(total, argnums=(0, 1, 2)))(q, k, k)
+    largest = max(_sizes(traced.jaxpr))
+    assert largest <= 4 * math.prod(q.shape), largest / math.prod(q.shape)
+
+
+def _sizes(jaxpr: Jaxpr) -> Iterator[int]:
+    """Elements of all arrays that a program makes, those of its parts included."""
+    for equation in jaxpr.eqns:
+        made: list[Any] = [variable.aval for variable in equation.outvars]
+        yield from (aval.size for aval in made)
+        if equation.primitive.name != "pallas_call":  # inside, blocks only
+            for part in _parts(list(equation.params.values())):
+                yield from _sizes(part)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_splash_of_long_rows_agrees_with_the_formula(packed: bool) -> None:
+    """Queries' gradients come from a kernel of their own there."""
+    keys = jax.random.split(jax.random.key(1), 3)
+    length = 640  # five blocks of 128
+    q, k, v = (jax.random.normal(key, (1, length, 2, 128), jnp.float32) for key in keys)
+    segments = (jnp.arange(length) // 200)[None] if packed else None
+
+    def by(kind: str) -> list[jax.Array]:
+        def attend(*qkv: jax.Array) -> jax.Array:
+            return attention.attention(*qkv, kind=kind, segments_BxL=segments)
+
+        return _result_and_gradients(attend, (q, k, v))
+
+    for one, other in zip(by("splash"), by("xla"), strict=True):
+        np.testing.assert_allclose(one, other, atol=5e-5)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ SAVED = "attention"
 _LANES = 128
 #: Longest block of positions that splash takes at a time.
 _BLOCK = 512
+#: Blocks of keys in a row up to which one kernel computes all gradients, and not two.
+_FUSED_BLOCKS = 4
 
 
 def attention(
@@ -147,6 +149,9 @@ def _kernel(length: int, heads: int, context: int, tensor: int, *, interpret: bo
     )
 
     block = _block(length // context)
+    # The fused backward kernel keeps a gradient of all queries for each block of keys, in their
+    # type, and adds them up afterwards: memory grows by the square of the length.
+    is_fused = length // block <= _FUSED_BLOCKS
     make = functools.partial(
         splash.make_splash_mha,
         splash.MultiHeadMask([splash.CausalMask((length, length))] * heads),
@@ -155,7 +160,9 @@ def _kernel(length: int, heads: int, context: int, tensor: int, *, interpret: bo
             block_kv=block,
             block_q_dkv=block,
             block_kv_dkv=block,
-            use_fused_bwd_kernel=True,
+            block_q_dq=None if is_fused else block,
+            block_kv_dq=None if is_fused else block,
+            use_fused_bwd_kernel=is_fused,
         ),
         head_shards=tensor,
         q_seq_shards=context,
