@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpujob_operator.shell import progress
+from tpujob_operator.shell import client, limiter, progress
 from tpujob_operator.shell.progress import Progress
 
 
@@ -60,3 +60,9 @@ def test_failing_pass_is_progress(clock: _Clock) -> None:
     with pytest.raises(ZeroDivisionError), watched.work():
         _ = 1 / 0
     assert watched.fault() == ""
+
+
+def test_no_request_takes_so_long_that_it_looks_stuck() -> None:
+    """A pause that the server asks for, then a listing until its timeout: still progress."""
+    pause_s = max(client._LONGEST_RETRY_AFTER_S, limiter._LONGEST_PAUSE_S)
+    assert pause_s + client.LIST_TIMEOUT_S < progress._STUCK_S
