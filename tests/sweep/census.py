@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import dataclasses
 import json
 import threading
 from collections.abc import Callable
@@ -29,14 +30,13 @@ KINDS = (TPU_TRAINING_JOB, JOB_SET, JOB, POD, SECRET, SERVICE)
 Listener = Callable[[str, Kind, Object], None]
 
 
-def _is_jobsets(kind: Kind, obj: Object) -> bool:
-    """Whether it is JobSet's Service, which the operator never touches.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Birth:
+    """An object that was made."""
 
-    JobSet's controller makes it once more, for a moment, if it sees that it is gone before it sees
-    that its JobSet is.
-    """
-    owners = obj["metadata"].get("ownerReferences") or ()
-    return kind is SERVICE and any(owner["kind"] == JOB_SET.kind for owner in owners)
+    label: str
+    version: int
+    owners: tuple[str, ...]  # their UIDs
 
 
 class Population:
@@ -45,8 +45,8 @@ class Population:
     def __init__(self) -> None:
         self.names = Names()
         self.objects: dict[tuple[str, str], Object] = {}
-        self.made: collections.Counter[str] = collections.Counter()
-        self.deleted: collections.Counter[str] = collections.Counter()
+        self._births: dict[str, Birth] = {}  # by UID
+        self._ends: dict[str, int] = {}  # versions
         self.taken = 0  # events so far
 
     def take(self, event: str, kind: Kind, obj: Object) -> None:
@@ -54,15 +54,37 @@ class Population:
         self.taken += 1
         self.names.learn(obj)
         name = obj["metadata"]["name"]
-        label = f"{kind.plural}/{self.names.of(kind.plural, name)}"
-        if event == "ADDED" and not _is_jobsets(kind, obj):
-            self.made[label] += 1
-        if event == "DELETED" and not _is_jobsets(kind, obj):
-            self.deleted[label] += 1
+        meta = obj["metadata"]
+        if event == "ADDED":
+            label = f"{kind.plural}/{self.names.of(kind.plural, name)}"
+            owners = tuple(owner["uid"] for owner in meta.get("ownerReferences") or ())
+            self._births[meta["uid"]] = Birth(label, int(meta["resourceVersion"]), owners)
+        if event == "DELETED":
+            self._ends[meta["uid"]] = int(meta["resourceVersion"])
         if event == "DELETED":
             self.objects.pop((kind.plural, name), None)
         else:
             self.objects[kind.plural, name] = obj
+
+    @property
+    def made(self) -> collections.Counter[str]:
+        """How often each object was made, by kind and canonical name."""
+        births = list(self._births.values())
+        return collections.Counter(one.label for one in births if not self._is_late(one))
+
+    @property
+    def deleted(self) -> collections.Counter[str]:
+        """How often each object was deleted."""
+        births = [self._births[uid] for uid in list(self._ends) if uid in self._births]
+        return collections.Counter(one.label for one in births if not self._is_late(one))
+
+    def _is_late(self, birth: Birth) -> bool:
+        """Whether its owner was gone by then, as JobSet's caches may not know yet; it goes, too."""
+        return any(
+            self._ends.get(owner, birth.version) < birth.version
+            or (owner in self._births and self._is_late(self._births[owner]))
+            for owner in birth.owners
+        )
 
     def all(self, kind: Kind) -> list[Object]:
         """All objects of a kind."""
