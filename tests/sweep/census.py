@@ -58,7 +58,10 @@ class Population:
         if event == "ADDED":
             label = f"{kind.plural}/{self.names.of(kind.plural, name)}"
             owners = tuple(owner["uid"] for owner in meta.get("ownerReferences") or ())
-            self._births[meta["uid"]] = Birth(label, int(meta["resourceVersion"]), owners)
+            # The Job controller replaces a lost pod after 10 s, if nobody deletes the Job before.
+            known = {(one.label, one.owners) for one in self._births.values()}
+            if kind is not POD or (label, owners) not in known:
+                self._births[meta["uid"]] = Birth(label, int(meta["resourceVersion"]), owners)
         if event == "DELETED":
             self._ends[meta["uid"]] = int(meta["resourceVersion"])
         if event == "DELETED":

@@ -37,3 +37,13 @@ def test_what_is_made_again_is_counted() -> None:
         seen.take("ADDED", JOB, job)
         seen.take("DELETED", JOB, _thing(JOB, "j-1-a", f"uid{version}", version + 1, "set"))
     assert (seen.made["jobs/j-1-a"], seen.deleted["jobs/j-1-a"]) == (2, 2)
+
+
+def test_pods_that_their_job_replaces_are_counted_once() -> None:
+    """The deletion of the first one is the one that somebody has asked for."""
+    seen = Population()
+    for uid, version in (("one", 2), ("two", 4)):
+        pod = _thing(POD, f"j-1-a-0-{uid}xx", uid, version, "job")
+        seen.take("ADDED", POD, pod)
+        seen.take("DELETED", POD, {**pod, "metadata": {**pod["metadata"], "resourceVersion": "9"}})
+    assert seen.made == seen.deleted == {"pods/j-1-a-0": 1}
