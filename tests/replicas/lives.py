@@ -9,12 +9,14 @@ from localcluster.kubeapi import Object
 from tests.sweep.lives import LIVES as SWEPT
 from tests.sweep.lives import Life, Stage
 from tests.sweep.play import Outcome
+from tpujob_operator.api.reasons import COORDINATOR_UNREACHABLE
 from tpujob_operator.core.kinds import JOB, POD
 
 _PODS = {
     "j-1-slice-1": "j-1-slice-1-0",
     "j-1-coordinator-0": "j-1-coordinator-0-0",
 }
+_DEGRADED = "tputrainingjobs/j:.status.conditions[Degraded]"
 
 
 def lost_pods(stage: Stage) -> Iterator[str]:
@@ -36,17 +38,32 @@ LIVES: dict[str, Life] = {
 
 
 def allowed(life: str, outcome: Outcome) -> Sequence[Outcome]:
-    """What a life may end in, given what one without a blow ended in.
+    """What a life may end in, given what one without a blow ended in."""
+    found = [outcome]
+    if life == "lost-pods":
+        found.append(_replaced_by_controller(outcome))
+    if any("coordinator" in label for label in outcome.made):
+        found.append(_silent(outcome))
+    return found
+
+
+def _replaced_by_controller(outcome: Outcome) -> Outcome:
+    """The Jobs of lost pods stay.
 
     The operator deletes the Job of a lost pod at once. Without it, the Job controller replaces the
-    pod after 10 s, about when the other replica becomes the leader: then the Job stays.
+    pod after 10 s, about when the other replica becomes the leader.
     """
-    if life != "lost-pods":
-        return [outcome]
     jobs = {f"jobs/{job}" for job in _PODS}
     made = {label: 1 if label in jobs else count for label, count in outcome.made.items()}
     deleted = {label: count for label, count in outcome.deleted.items() if label not in jobs}
-    return [outcome, dataclasses.replace(outcome, made=made, deleted=deleted)]
+    return dataclasses.replace(outcome, made=made, deleted=deleted)
+
+
+def _silent(outcome: Outcome) -> Outcome:
+    """The played coordinator has been silent for a minute, and the job says so."""
+    words = {"status": "True", "reason": COORDINATOR_UNREACHABLE, "message": "(any)"}
+    degraded = {f"{_DEGRADED}.{field}": word for field, word in words.items()}
+    return dataclasses.replace(outcome, state={**outcome.state, **degraded})
 
 
 def _runs(stage: Stage) -> None:

@@ -73,6 +73,7 @@ class House:
                 faults=tuple(faults),
                 is_hit=is_hit,
                 seconds=time.monotonic() - started,
+                starts=2 if is_hit else 1,  # for a while nobody acted
             )
             writes = tuple(write for write in records[0].writes[first:] if write.is_effective)
             played = Played(outcome, writes, changes=takeovers(records))
