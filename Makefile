@@ -13,8 +13,9 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 SWEEP_ARGS ?=
 REPLICAS_ARGS ?=
+FIELDS_ARGS ?=
 
-.PHONY: help venv libtpu demo test lint format gen gen-check e2e faults soak sweep replicas bench bench-recovery lock clean down
+.PHONY: help venv libtpu demo test lint format gen gen-check e2e faults soak sweep replicas fields bench bench-recovery lock clean down
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +70,9 @@ sweep: $(STAMP) ## Four lives of jobs under every fault at every write, event an
 
 replicas: $(STAMP) ## Two replicas: leaders killed and frozen, both cut off (40 minutes; REPLICAS_ARGS=--help)
 	@PYTHONPATH=operator:trainer:. $(PY) -m tests.replicas $(REPLICAS_ARGS)
+
+fields: $(STAMP) ## Every field of jobs that run is changed and changed back (FIELDS_ARGS=--help)
+	@PYTHONPATH=operator:trainer:. $(PY) -m tests.fields $(FIELDS_ARGS)
 
 bench: $(STAMP) ## Benchmarks, printed as ratios
 	@$(PY) -m bench

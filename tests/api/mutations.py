@@ -91,7 +91,7 @@ _SMALL: dict[str, Spec] = {
     "own": {
         "accelerator": "v5e",
         "topology": "2x2",
-        "template": {"spec": {"containers": [{"name": "main", "command": ["x"]}]}},
+        "template": {"spec": {"containers": [{"name": "main", "image": "i", "command": ["x"]}]}},
     },
     "bundled": {
         "accelerator": "v5e",

@@ -103,7 +103,7 @@ def _anything(draw: st.DrawFn, at_ms: int) -> Observation:
         "finding": draw(st.sampled_from([*Finding, "of a newer coordinator"])),
         "isOpen": draw(st.booleans()),
         "node": "n",
-        "signal": "arrival",
+        "signal": 9 if kind is EventKind.LOSS else "arrival",  # one word for two things
         "ratio": draw(st.floats(1, 9)),
         "message": "m",
         "budget": "process",

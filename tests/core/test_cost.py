@@ -14,6 +14,7 @@ from tests.core.stories import told, training
 from tests.core.world import job_object
 from tpujob_agent.protocol import EventKind
 from tpujob_operator.api.models import TPUTrainingJob, parse_job
+from tpujob_operator.core import storedledger
 from tpujob_operator.core.cost import cost_view, provisioning_of
 from tpujob_operator.core.grouping import KIND_OF_TYPE, GoogleKind, grouped
 from tpujob_operator.core.history import History
@@ -84,7 +85,7 @@ def test_lost_steps_are_lost_chips() -> None:
     ledger = reduce(Ledger.apply, seen, Ledger.start(T0))
     for kind in (TimeType.PRODUCTIVE, TimeType.ROLLBACK, TimeType.TEARDOWN):
         assert ledger.closed_chips.get(kind, 0) == 8 * ledger.closed.get(kind, 0)
-    assert Ledger.from_json(json.loads(json.dumps(ledger.to_json()))) == ledger
+    assert storedledger.from_json(json.loads(json.dumps(storedledger.to_json(ledger)))) == ledger
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.core.histories import CREATED_MS, event, histories, loss, progress, start
 from tpujob_agent.protocol import EventKind, Phase
+from tpujob_operator.core import storedledger
 from tpujob_operator.core.ledger import Ledger
 from tpujob_operator.core.observations import Fact, FactKind, Observation
 from tpujob_operator.core.segments import MOST_SEGMENTS
@@ -53,7 +54,9 @@ def test_persisted_ledger_goes_on_as_if_never_written(told: list[Observation]) -
     """Writing the ledger to status and reading it back at any event changes nothing."""
     ledger = Ledger.start(T0)
     for seen in told:
-        ledger = Ledger.from_json(json.loads(json.dumps(ledger.to_json()))).apply(seen)
+        ledger = storedledger.from_json(json.loads(json.dumps(storedledger.to_json(ledger)))).apply(
+            seen
+        )
     assert ledger == _fold(told)
 
 

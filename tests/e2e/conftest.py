@@ -22,6 +22,11 @@ class Installed(NamedTuple):
     target: clusters.Target
     cluster: Cluster | None
 
+    def install(self) -> None:
+        """Install the chart, and wait until the operator is ready."""
+        soon = {"nodeLossSeconds": 10}
+        install.install(self.target.kubeconfig, self.target.chart_values | soon)
+
 
 @pytest.fixture(scope="session")
 def e2e_cluster() -> Iterator[Installed]:
@@ -32,8 +37,7 @@ def e2e_cluster() -> Iterator[Installed]:
     kind = clusters.choose(os.environ.get("CLUSTER") or "auto")
     made = _local() if kind == "local" else _elsewhere(kind)
     try:
-        soon = {"nodeLossSeconds": 10}
-        install.install(made.target.kubeconfig, made.target.chart_values | soon)
+        made.install()
         yield made
     finally:
         made.target.down()

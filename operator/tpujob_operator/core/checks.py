@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any
 
 from tpujob_agent.preflight import Answer
-from tpujob_operator.core.stored import known_fields
+from tpujob_operator.core.stored import items, known_fields
 
 #: Specs whose answers are remembered: one that is changed and changed back is not checked again.
 _MOST = 4
@@ -39,8 +37,8 @@ def put(checks: tuple[Check, ...], check: Check) -> tuple[Check, ...]:
     return (*others, check)[-_MOST:]
 
 
-def from_json(raw: Iterable[Mapping[str, Any]]) -> tuple[Check, ...]:
+def from_json(raw: object) -> tuple[Check, ...]:
     """Inverse of ``dataclasses.asdict`` of each; answers of other versions are ignored."""
     known = ("", *Answer)
-    made = (Check(**known_fields(Check, item)) for item in raw)
+    made = (Check(**known_fields(Check, item)) for item in items(raw))
     return tuple(check for check in made if check.answer in known)

@@ -43,4 +43,4 @@ class Chips:
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Chips:
         """Inverse of ``dataclasses.asdict``; keys of other versions are ignored."""
-        return cls(**{name: int(value) for name, value in known_fields(cls, raw).items()})
+        return cls(**known_fields(cls, raw))

@@ -8,7 +8,7 @@ from typing import Any
 from tpujob_agent.protocol import EventKind, Finding
 from tpujob_operator.core.incidents import shortened
 from tpujob_operator.core.observations import FactKind, Observation
-from tpujob_operator.core.stored import known_fields, known_word
+from tpujob_operator.core.stored import items, known_fields, known_word
 
 #: Findings kept; a fault that shows on more hosts is not theirs.
 NEWEST = 10
@@ -65,11 +65,11 @@ class Findings:
         return [dataclasses.asdict(found) | {"kind": found.kind.value} for found in self.open]
 
     @classmethod
-    def from_json(cls, raw: list[dict[str, Any]]) -> Findings:
+    def from_json(cls, raw: object) -> Findings:
         """Inverse of ``to_json``; findings that only other versions know are left out."""
         found = (
             Found(**known_fields(Found, item) | {"kind": kind})
-            for item in raw
+            for item in items(raw)
             if (kind := known_word(Finding, item["kind"], None))
         )
         return cls(tuple(found))

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from tpujob_agent.protocol import Event, EventKind
+from tpujob_operator.core import storedledger
 from tpujob_operator.core.findings import Findings
 from tpujob_operator.core.forms import FORMS
 from tpujob_operator.core.incidents import Incidents, shortened
 from tpujob_operator.core.ledger import Ledger
 from tpujob_operator.core.observations import FactKind, Observation
 from tpujob_operator.core.recoveries import Recoveries
-from tpujob_operator.core.stored import known_fields
+from tpujob_operator.core.stored import flag, known_fields, text, whole
 from tpujob_operator.core.timeline import MOST, Malformed, TimelineBatch
 
 
@@ -143,7 +144,7 @@ class History:
         """A JSON object of the newest form, from which ``from_json`` makes an equal history."""
         return {
             "form": FORMS.newest,
-            "ledger": self.ledger.to_json(),
+            "ledger": storedledger.to_json(self.ledger),
             "incidents": self.incidents.to_json(),
             "progress": dataclasses.asdict(self.progress),
             "recoveries": self.recoveries.to_json(),
@@ -167,19 +168,19 @@ class History:
         """
         try:
             return cls(
-                ledger=Ledger.from_json(raw["ledger"]),
+                ledger=storedledger.from_json(raw["ledger"]),
                 incidents=Incidents.from_json(raw["incidents"]),
                 progress=Progress.from_json(raw["progress"]),
                 recoveries=Recoveries.from_json(raw.get("recoveries", {})),
                 cursor=Cursor(**known_fields(Cursor, raw["cursor"])),
-                generation=int(raw["generation"]),
-                hosts=int(raw["hosts"]),
-                finished=bool(raw["finished"]),
+                generation=whole(raw["generation"]),
+                hosts=whole(raw["hosts"]),
+                finished=flag(raw["finished"]),
                 # not in older states
                 interval=Interval(**known_fields(Interval, raw.get("interval", {}))),
                 findings=Findings.from_json(raw.get("findings", [])),
-                gave_up=str(raw["gaveUp"]),
-                gave_up_cause=str(raw["gaveUpCause"]),
+                gave_up=text(raw["gaveUp"]),
+                gave_up_cause=text(raw["gaveUpCause"]),
                 skipped=Skipped(**known_fields(Skipped, raw.get("skipped", {}))),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tpujob_agent.protocol import BUDGET_OF_CAUSE, NOT_COUNTED, TAKEN_AWAY, Budget, Cause, EventKind
 from tpujob_operator.core.observations import FactKind, Observation
-from tpujob_operator.core.stored import known_fields, known_word
+from tpujob_operator.core.stored import items, known_fields, known_word, table, text, whole
 
 #: Incidents kept; older ones are counted only.
 NEWEST = 20
@@ -73,7 +73,7 @@ class Incident:
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Incident:
         """Inverse of ``to_json``; keys of other versions are ignored."""
-        cause, message = _cause(raw["cause"], raw["message"])
+        cause, message = _cause(text(raw["cause"]), text(raw["message"]))
         known = {"cause": cause, "message": message, "rung": _known_rung(raw["rung"])}
         return cls(**known_fields(cls, raw) | known)
 
@@ -183,16 +183,19 @@ class Incidents:
     def from_json(cls, raw: Mapping[str, Any]) -> Incidents:
         """Inverse of ``to_json``; budgets that only other versions know are left out."""
         counts: dict[str, int] = {}
-        for name, number in raw.get("counts", {}).items():
+        for name, number in table(raw.get("counts", {})).items():
             cause, _, rung = name.partition("/")
             key = _key_of(Cause(cause), _known_rung(rung))
-            counts[key] = counts.get(key, 0) + int(number)
-        used = {known_word(Budget, name, None): int(n) for name, n in raw.get("used", {}).items()}
+            counts[key] = counts.get(key, 0) + whole(number)
+        used = {
+            known_word(Budget, name, None): whole(number)
+            for name, number in table(raw.get("used", {})).items()
+        }
         return cls(
-            newest=tuple(Incident.from_json(item) for item in raw.get("newest", ())),
+            newest=tuple(Incident.from_json(item) for item in items(raw.get("newest", []))),
             counts=counts,
             used={budget: number for budget, number in used.items() if budget},
-            losses_without_commit=int(raw.get("lossesWithoutCommit", 0)),
+            losses_without_commit=whole(raw.get("lossesWithoutCommit", 0)),
         )
 
 

@@ -22,11 +22,11 @@ from tpujob_agent.protocol import EventKind, Phase
 from tpujob_operator.core.chips import Chips
 from tpujob_operator.core.observations import FactKind, Observation
 from tpujob_operator.core.segments import Segment, compact, split
-from tpujob_operator.core.stored import known_fields, known_word
+from tpujob_operator.core.stored import known_word
 from tpujob_operator.core.timetypes import TYPE_OF_PHASE, TimeType, TimeView, booked
 
 #: A phase that only other versions know is neither steps nor anything else that has a name.
-_phase_of = functools.partial(known_word, Phase, otherwise=Phase.SETUP)
+phase_of = functools.partial(known_word, Phase, otherwise=Phase.SETUP)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -209,29 +209,6 @@ class Ledger:
             return self.book(at_ms, kind)
         return self.close_steps(at_ms, Segment(self.last_step, self.last_step))
 
-    # ---- persistence
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON object from which ``from_json`` makes an equal ledger."""
-        raw = dataclasses.asdict(self)
-        for name in ("closed", "closed_chips"):
-            raw[name] = {kind.value: amount for kind, amount in sorted(raw[name].items())}
-        raw["unsettled"] = [list(dataclasses.astuple(segment)) for segment in self.unsettled]
-        raw["phase"] = self.phase.value
-        return raw
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> Ledger:
-        """Inverse of ``to_json``; keys of other versions are ignored."""
-        values = known_fields(cls, raw)
-        for name in ("closed", "closed_chips"):
-            amounts = raw.get(name, {}).items()
-            values[name] = booked({}, ((TimeType(kind), int(amount)) for kind, amount in amounts))
-        values["chips"] = Chips.from_json(raw.get("chips", {}))
-        values["unsettled"] = tuple(Segment(*parts) for parts in raw.get("unsettled", ()))
-        values["phase"] = _phase_of(raw.get("phase", Phase.STARTING))
-        return cls(**values)
-
 
 def _generation_started(ledger: Ledger, seen: Observation) -> Ledger:
     generation = int(seen.data["generation"])
@@ -268,7 +245,7 @@ def _attempt_failed(ledger: Ledger, seen: Observation) -> Ledger:
 def _phase(ledger: Ledger, seen: Observation) -> Ledger:
     if not ledger.generation or int(seen.data["generation"]) != ledger.generation:
         return ledger.advance(seen.at_ms)
-    return ledger.leave_steps(seen.at_ms).but(phase=_phase_of(seen.data["phase"]))
+    return ledger.leave_steps(seen.at_ms).but(phase=phase_of(seen.data["phase"]))
 
 
 def _restored(ledger: Ledger, seen: Observation) -> Ledger:

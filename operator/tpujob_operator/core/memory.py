@@ -8,7 +8,7 @@ from typing import Any
 
 from tpujob_operator.core import checks, suspects
 from tpujob_operator.core.checks import Check
-from tpujob_operator.core.stored import known_fields
+from tpujob_operator.core.stored import items, known_fields, table, whole
 from tpujob_operator.core.suspects import Suspect
 
 #: A slice that was replaced once is replaced at once; again within this time, with a delay.
@@ -126,19 +126,19 @@ class Memory:
     def _from_json(cls, raw: Mapping[str, Any]) -> Memory:
         return cls(
             replacements={
-                name: Replacements(int(count), int(last))
-                for name, (count, last) in raw.get("replacements", {}).items()
+                name: Replacements(*map(whole, values))
+                for name, values in table(raw.get("replacements", {})).items()
             },
             lost_pods=tuple(
-                LostPod(**known_fields(LostPod, pod)) for pod in raw.get("lostPods", ())
+                LostPod(**known_fields(LostPod, pod)) for pod in items(raw.get("lostPods", []))
             ),
-            attempts_without_commit=int(raw.get("attemptsWithoutCommit", 0)),
-            committed_at_attempt=int(raw.get("committedAtAttempt", 0)),
-            next_attempt_ms=int(raw.get("nextAttemptMs", 0)),
-            dead_nodes=suspects.from_json(raw.get("deadNodes", ())),
-            forgiven_ms=int(raw.get("forgivenMs", 0)),
-            low_mfu_since_ms=int(raw.get("lowMfuSinceMs", 0)),
-            ends_since_ms=int(raw.get("endsSinceMs", 0)),
-            jobless_since_ms=int(raw.get("joblessSinceMs", 0)),
-            checks=checks.from_json(raw.get("checks", ())),
+            attempts_without_commit=whole(raw.get("attemptsWithoutCommit", 0)),
+            committed_at_attempt=whole(raw.get("committedAtAttempt", 0)),
+            next_attempt_ms=whole(raw.get("nextAttemptMs", 0)),
+            dead_nodes=suspects.from_json(raw.get("deadNodes", [])),
+            forgiven_ms=whole(raw.get("forgivenMs", 0)),
+            low_mfu_since_ms=whole(raw.get("lowMfuSinceMs", 0)),
+            ends_since_ms=whole(raw.get("endsSinceMs", 0)),
+            jobless_since_ms=whole(raw.get("joblessSinceMs", 0)),
+            checks=checks.from_json(raw.get("checks", [])),
         )

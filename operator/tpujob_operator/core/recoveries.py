@@ -11,8 +11,8 @@ from typing import Any
 from tpujob_agent.protocol import EventKind
 from tpujob_operator.core.ledger import Ledger
 from tpujob_operator.core.observations import FactKind, Observation
-from tpujob_operator.core.stored import known_word
-from tpujob_operator.core.timetypes import TimeType, booked
+from tpujob_operator.core.stored import items, known_word, table, whole
+from tpujob_operator.core.timetypes import TimeType, amounts
 
 #: Upper bounds of the buckets; what is above the last one counts too. Few: each is a series of
 #: every stage of every job.
@@ -108,12 +108,11 @@ class Recoveries:
         """Inverse of ``to_json``; what is missing, or is of other versions, takes its default."""
         return cls(
             stages={
-                stage: Histogram(tuple(values[:-1]), values[-1])
-                for name, values in raw.get("stages", {}).items()
-                if (stage := known_word(Stage, name, None)) and len(values) == len(BUCKETS_S) + 2
+                stage: Histogram(tuple(map(whole, values[:-1])), whole(values[-1]))
+                for name, values in table(raw.get("stages", {})).items()
+                if (stage := known_word(Stage, name, None))
+                and len(items(values)) == len(BUCKETS_S) + 2
             },
-            onset_ms=int(raw.get("onsetMs", 0)),
-            before=booked(
-                {}, ((TimeType(kind), int(ms)) for kind, ms in raw.get("before", {}).items())
-            ),
+            onset_ms=whole(raw.get("onsetMs", 0)),
+            before=amounts(raw.get("before", {})),
         )

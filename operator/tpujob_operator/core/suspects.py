@@ -8,7 +8,7 @@ from typing import Any
 
 from tpujob_agent.protocol import Cause
 from tpujob_operator.core.incidents import Incident
-from tpujob_operator.core.stored import known_fields
+from tpujob_operator.core.stored import items, known_fields
 
 #: Incidents of which a node may be the reason.
 _BLAMED = frozenset({Cause.NODE, Cause.HANG, Cause.PROCESS, Cause.STRAGGLER})
@@ -98,6 +98,6 @@ def to_json(suspects: Iterable[Suspect]) -> list[dict[str, Any]]:
     return [dataclasses.asdict(item) for item in suspects]
 
 
-def from_json(raw: Iterable[Mapping[str, Any]]) -> tuple[Suspect, ...]:
+def from_json(raw: object) -> tuple[Suspect, ...]:
     """Inverse of ``to_json``; keys of other versions are ignored."""
-    return tuple(Suspect(**known_fields(Suspect, item)) for item in raw)
+    return tuple(Suspect(**known_fields(Suspect, item)) for item in items(raw))

@@ -17,7 +17,7 @@ from tpujob_agent.events import Event, EventKind, ProtocolError
 MOST = 2**53 - 1
 #: Clocks of nodes may be ahead of ours by so much.
 _AHEAD_MS = 86_400_000
-_MOST_NUMBER = 1e30
+MOST_NUMBER = 1e30
 _NAME, _WORD, _MESSAGE = 253, 64, 8_192
 _MOST_SLICES = 100_000
 _SHOWN = 40
@@ -142,7 +142,7 @@ def _time(value: Any, latest_ms: int) -> int:
 
 def _number(value: Any, _latest_ms: int = 0) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not abs(value) < _MOST_NUMBER:  # NaN is not below anything
+    if not is_number or not abs(value) < MOST_NUMBER:  # NaN is not below anything
         raise ValueError(f"is no number that can be reckoned with: {_excerpt(value)}")
     return float(value)
 

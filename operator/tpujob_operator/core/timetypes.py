@@ -12,6 +12,7 @@ import enum
 from collections.abc import Iterable, Mapping
 
 from tpujob_agent.protocol import Phase
+from tpujob_operator.core.stored import table, whole
 
 
 class TimeType(enum.StrEnum):
@@ -73,6 +74,16 @@ DESCRIPTIONS: dict[TimeType, str] = {
     TimeType.PRODUCTIVE: "settled step time: covered by a committed checkpoint",
     TimeType.UNATTRIBUTED: "no rule applies",
 }
+
+
+def amounts(raw: object) -> dict[TimeType, int]:
+    """Sums by type as they were stored.
+
+    Raises:
+        TypeError: one of them is no amount.
+        ValueError: there is no such type.
+    """
+    return booked({}, ((TimeType(kind), whole(amount)) for kind, amount in table(raw).items()))
 
 
 def booked(
