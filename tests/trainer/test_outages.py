@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
+import errno
 import os
 import resource
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -72,8 +76,26 @@ def _as_nobody() -> Iterator[None]:
         os.seteuid(0)
 
 
+@contextlib.contextmanager
+def _stale_handles() -> Iterator[None]:
+    """No file of the directory can be opened, as of an NFS server that has forgotten them.
+
+    Nothing here makes a kernel say so: the error is put into Python's own opener.
+    """
+    real = builtins.open
+
+    def opened(file: object, *options: Any, **more: Any) -> Any:
+        if "/checkpoints/" in str(file):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(file))
+        return real(file, *options, **more)  # type: ignore[call-overload] # as it came
+
+    with mock.patch("builtins.open", opened):
+        yield
+
+
 _OUTAGES = [
     pytest.param(_no_more_files, "EMFILE", id="EMFILE"),
+    pytest.param(_stale_handles, "ESTALE", id="ESTALE"),
     pytest.param(
         _as_nobody,
         "EACCES",
