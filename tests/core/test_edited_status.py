@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from tests.core.histories import event, loss, progress, start
@@ -93,6 +93,7 @@ _OPEN = {"loss", "exit_code", "signal", "form"}
 
 @settings(max_examples=60)
 @given(path=st.sampled_from(_PATHS), value=_VALUES)
+@example(path=("operator", "replacements", "j-1-slice-0"), value="")
 def test_a_value_of_another_type_is_told_and_the_job_goes_on(path: Path, value: Any) -> None:
     """One event says which; nothing is made again, and what follows is accounted."""
     world = _rich()

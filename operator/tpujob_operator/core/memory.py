@@ -126,7 +126,7 @@ class Memory:
     def _from_json(cls, raw: Mapping[str, Any]) -> Memory:
         return cls(
             replacements={
-                name: Replacements(*map(whole, values))
+                name: Replacements(*map(whole, items(values)))
                 for name, values in table(raw.get("replacements", {})).items()
             },
             lost_pods=tuple(
