@@ -19,12 +19,12 @@ from tpujob_trainer.optimizer import make_optimizer, make_schedule
 @pytest.mark.parametrize(
     ("schedule", "decay_steps", "expected"),
     [
-        # Steps:             0   10   50   80   90   100
-        ("constant", 0, [0.0, 1.0, 1.0, 1.0, 1.0, 1.0]),
-        ("cosine", 0, [0.0, 1.0, 0.6281, 0.2053, 0.1271, 0.1]),
-        ("wsd", 0, [0.0, 1.0, 1.0, 1.0, 0.55, 0.1]),
-        ("wsd", 10, [0.0, 1.0, 1.0, 1.0, 1.0, 0.1]),
-        ("wsd", 100, [0.0, 1.0, 0.64, 0.37, 0.28, 0.19]),
+        # Steps:             1   10   50   80   90   100
+        ("constant", 0, [0.1, 1.0, 1.0, 1.0, 1.0, 1.0]),
+        ("cosine", 0, [0.1, 1.0, 0.6281, 0.2053, 0.1271, 0.1]),
+        ("wsd", 0, [0.1, 1.0, 1.0, 1.0, 0.55, 0.1]),
+        ("wsd", 10, [0.1, 1.0, 1.0, 1.0, 1.0, 0.1]),
+        ("wsd", 100, [0.1, 1.0, 0.64, 0.37, 0.28, 0.19]),
     ],
 )
 def test_learning_rates_by_schedule(schedule: str, decay_steps: int, expected: list[float]) -> None:
@@ -33,7 +33,7 @@ def test_learning_rates_by_schedule(schedule: str, decay_steps: int, expected: l
         learning_rate=1.0, warmup_steps=10, schedule=schedule, decay_steps=decay_steps
     )
     rate = make_schedule(config, 100)
-    found = [float(rate(jnp.asarray(step))) for step in (0, 10, 50, 80, 90, 100)]
+    found = [float(rate(jnp.asarray(step - 1))) for step in (1, 10, 50, 80, 90, 100)]
     assert found == pytest.approx(expected, abs=1e-3)
 
 
@@ -47,7 +47,7 @@ def test_learning_rates_by_schedule(schedule: str, decay_steps: int, expected: l
 def test_learning_rate_stays_between_nothing_and_its_peak(
     schedule: str, warmup: int, steps: int, decay: int, share: float
 ) -> None:
-    """Whatever the lengths, no step has a rate below zero, above the peak, or none at all."""
+    """Whatever the lengths, the first step learns, and none has a rate above the peak."""
     config = OptimizerConfig(
         learning_rate=0.5,
         warmup_steps=warmup,
@@ -55,8 +55,9 @@ def test_learning_rate_stays_between_nothing_and_its_peak(
         decay_steps=decay,
         final_share=share,
     )
-    rates = np.asarray(jax.vmap(make_schedule(config, steps))(jnp.arange(steps + 1)))
+    rates = np.asarray(jax.vmap(make_schedule(config, steps))(jnp.arange(steps)))
     assert np.isfinite(rates).all()
+    assert rates[0] > 0 or share == 0
     assert (rates >= 0).all()
     assert (rates <= 0.5 + 1e-6).all()
 

@@ -22,12 +22,19 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
 
 
 def make_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """The learning rate of each step: a linear warm-up, then by ``config.schedule``.
+    """The learning rate of the step after so many: a linear warm-up, then by ``config.schedule``.
 
-    ``cosine`` falls to ``finalShare`` of the peak at the last step; ``wsd`` (warm-up,
-    stable, decay: Hu et al., 2024) stays at the peak and falls linearly over the last
-    ``decaySteps``; ``constant`` stays.
+    The first step already has a rate above zero, step ``warmupSteps`` has the peak. ``cosine``
+    falls to ``finalShare`` of the peak at the last step; ``wsd`` (warm-up, stable, decay: Hu et
+    al., 2024) stays at the peak and falls linearly over the last ``decaySteps``; ``constant``
+    stays.
     """
+    by_number = _by_number(config, steps)
+    return lambda done: by_number(done + 1)
+
+
+def _by_number(config: OptimizerConfig, steps: int) -> optax.Schedule:
+    """The same by the step's number, where the warm-up begins with nothing at 0."""
     peak = config.learning_rate
     warmup = min(config.warmup_steps, steps - 1)
     final = config.final_share * peak
