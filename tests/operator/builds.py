@@ -1,4 +1,4 @@
-"""Builds of the operator that a later release may be, made from this one."""
+"""Builds of the operator that a later release may be, or a broken one, made from this one."""
 
 from __future__ import annotations
 
@@ -63,6 +63,21 @@ def next_build(folder: Path, written: int) -> Path:
         package / "shell/coordinator_client.py",
         '            "takenAway": told.taken_away,',
         '            "takenAway": told.taken_away,\n            "ofTheNext": ["a message"],',
+    )
+    return build
+
+
+def defective_build(folder: Path) -> Path:
+    """An operator with a defect that shows with jobs of more than one slice."""
+    build = folder / "defective"
+    shutil.copytree(ROOT / "operator", build, ignore=shutil.ignore_patterns("__pycache__"))
+    _replace(
+        build / "tpujob_operator/core/decide.py",
+        "    situation = _begin(snapshot, now_ms)\n    for policy",
+        "    situation = _begin(snapshot, now_ms)\n"
+        "    if snapshot.job and snapshot.job.spec.slices > 1:\n"
+        '        raise TypeError("a defect")\n'
+        "    for policy",
     )
     return build
 

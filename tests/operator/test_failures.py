@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 
 import pytest
 
 from localcluster.cluster import Cluster
+from localcluster.kubeapi import Object
+from tests.operator.builds import defective_build, environment
 from tests.operator.rig import Jobs, running
-from tpujob_operator.core.kinds import JOB_SET, TPU_TRAINING_JOB
+from tpujob_operator.core.kinds import JOB_SET
 
 pytestmark = pytest.mark.control_plane
 
@@ -19,23 +20,25 @@ def test_job_says_that_the_operator_fails(
 ) -> None:
     """After some passes that end with an exception the job is stalled, and nothing else changes.
 
-    The exception is real: somebody has put a word where the history has a number.
+    Another job is served meanwhile, and the word ends with a build that has no defect.
     """
     own_jobs.create("j", suspend=True)
     with running(control_plane, tmp_path, own_jobs.namespace):
         own_jobs.wait_condition("j", "Suspended")
         own_jobs.wait(JOB_SET, "j-1")
     good = own_jobs.status("j")
-    bad = copy.deepcopy(good)
-    bad["ledger"]["progress"]["step"] = "many"
-    path = TPU_TRAINING_JOB.path(own_jobs.namespace, "j", "status")
-    own_jobs.api.merge(path, {"status": bad})
-    with running(control_plane, tmp_path, own_jobs.namespace):
+    env = environment(defective_build(tmp_path))
+    with running(control_plane, tmp_path, own_jobs.namespace, env=env):
         message = own_jobs.wait_condition("j", "Stalled", "InternalError")
         assert "TypeError" in message
         found = own_jobs.status("j")
-        others = [item for item in bad["conditions"] if item["type"] != "Stalled"]
-        assert [item for item in found["conditions"] if item["type"] != "Stalled"] == others
-        assert found | {"conditions": []} == bad | {"conditions": []}
-        own_jobs.api.merge(path, {"status": {"ledger": good["ledger"]}})
+        assert _others(found) == _others(good)
+        assert found | {"conditions": []} == good | {"conditions": []}
+        own_jobs.create("other", slices=1)
+        own_jobs.wait(JOB_SET, "other-1")
+    with running(control_plane, tmp_path, own_jobs.namespace):
         own_jobs.wait_condition("j", "Stalled", "NotStalled", "False")
+
+
+def _others(status: Object) -> list[Object]:
+    return [item for item in status["conditions"] if item["type"] != "Stalled"]
