@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import logging
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -169,15 +168,6 @@ def test_save_that_fails_for_good_ends_the_run_in_words(
         gcs.start()
     with closing(rig.saver()) as saver:
         assert saver.restore(None).step == 4
-
-
-def test_only_the_error_that_ends_a_save_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    """Errors of the other arrays, which nobody fetches, are no news; those of other code are."""
-    for text in ("ValueError('… [tensorstore_spec={}]')", "KeyError('mine')"):
-        complaint = f"Future exception was never retrieved\nfuture: <Future exception={text}>"
-        logging.getLogger("asyncio").error(complaint)
-    assert "mine" in caplog.text
-    assert "tensorstore_spec" not in caplog.text
 
 
 def test_missing_bucket_is_told_before_the_start(service: Service) -> None:
