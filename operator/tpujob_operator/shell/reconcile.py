@@ -160,7 +160,8 @@ class Reconciler:
         has_jobset = await self._jobset_kind.is_served()
         pods = self._cache.pods(key)
         state.see(pods)
-        state.see_children((*self._cache.jobsets(key), *self._cache.jobs(key), *pods))
+        if state.refusals:  # seldom, and a job may have thousands of pods
+            state.see_children((*self._cache.jobsets(key), *self._cache.jobs(key), *pods))
         suspicious = self._suspicious(pods, state.history.incidents)
         pulses = await self._pulses_for(pods, suspicious, at_ms)
         snapshot = self._snapshot(key, obj, state, pods, pulses, at_ms=at_ms, has_jobset=has_jobset)
