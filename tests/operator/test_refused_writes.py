@@ -37,6 +37,11 @@ def operator(
         assert process.popen.poll() is None
 
 
+def _made(proxy: FaultProxy) -> list[str]:
+    """What has been created so far, in the order of the alphabet."""
+    return sorted(write.target for write in proxy.journal.effective if write.verb == "create")
+
+
 @pytest.mark.usefixtures("operator")
 def test_refused_patch_is_told_and_tried_again(proxy: FaultProxy, own_jobs: Jobs) -> None:
     """A JobSet that may not be changed: the job names it, and is suspended once it may be."""
@@ -79,8 +84,9 @@ def test_writes_that_are_put_off_are_made_once(
     own_jobs.wait_pods("j", 3)
     own_jobs.wait_status("j", lambda status: status.get("attempt") == 1, "attempt 1")
     assert [rule.hits for rule in rules] == [2, 2, 2]
-    made = [write for write in proxy.journal.effective if write.verb == "create"]
-    assert sorted(write.target for write in made) == ["jobsets", "secrets", "services"]
+    # What was made may be seen before the answer to its creation has passed.
+    wait_until(lambda: len(_made(proxy)) == len(rules), "answers to all creations")
+    assert _made(proxy) == ["jobsets", "secrets", "services"]
 
 
 @pytest.mark.usefixtures("operator")
