@@ -49,8 +49,10 @@ def effect_of(before: Object, after: Object) -> Effect:
     if _differ(old, new, _MAKES_ATTEMPT):
         return Effect.ATTEMPT
     if _differ(old, new, _IN_MANIFESTS):
-        assert _jobset(old) != _jobset(new), "the change is not in the manifests"
-        return Effect.LATER
+        if _jobset(old) != _jobset(new):
+            return Effect.LATER
+        assert _needs_all_slices(old) and _needs_all_slices(new), "not in the manifests"
+        return Effect.SAME
     assert _differ(old, new, _OBEYED), "no effect is known"
     return Effect.OBEYED
 
@@ -64,6 +66,12 @@ def _at(job: TPUTrainingJob, path: str) -> Any:
     for name in path.split("."):
         found = found.get(name) if isinstance(found, dict) else None
     return found
+
+
+def _needs_all_slices(job: TPUTrainingJob) -> bool:
+    """Whether ``elastic`` says of a job what is so without it."""
+    elastic = job.spec.elastic
+    return elastic is None or elastic.min_slices == job.spec.slices
 
 
 def _jobset(job: TPUTrainingJob) -> Object:

@@ -224,7 +224,7 @@ def _has(effect: Effect, family: Family, before: Settled) -> bool:
         stalled = _true(job, "Stalled")
         return bool(stalled and stalled["reason"] == reasons.INVALID_SPEC) and is_as_before
     if effect is Effect.SUSPENDED:
-        return bool(_true(job, "Suspended")) and not alive
+        return bool(_true(job, "Suspended")) and all(one["spec"].get("suspend") for one in alive)
     if effect is Effect.ATTEMPT:
         return not is_as_before and (job["status"]["attempt"] > before.attempt)
     return is_as_before
