@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import functools
+import json
+import ssl
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +15,9 @@ from helm_python import Config
 
 from localcluster.cluster import Cluster
 from localcluster.kubeapi import ApiError
+from tests.accounts import kubeconfig_of
+from tests.waiting import PATIENCE_S, wait_until
+from tpujob_operator.core.kinds import LEASE, TPU_TRAINING_JOB
 
 pytestmark = pytest.mark.control_plane
 
@@ -123,3 +131,37 @@ def test_users_of_a_namespace_may_have_jobs(
     helm.uninstall(namespace)
     with pytest.raises(ApiError, match="404"):
         control_plane.api.get(f"{path}/{role}")
+
+
+def _is_judged_by(uid: str, kubeconfig: Path, path: str) -> bool:
+    """Whether this FlowSchema is the one by which the API server serves a request."""
+    given = json.loads(kubeconfig.read_text())
+    cluster, user = given["clusters"][0]["cluster"], given["users"][0]["user"]
+    authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+    headers = {"Authorization": f"Bearer {user['token']}"}
+    request = urllib.request.Request(f"{cluster['server']}{path}", headers=headers)
+    tls = ssl.create_default_context(cadata=authority)
+    with urllib.request.urlopen(request, context=tls, timeout=PATIENCE_S) as answer:
+        return bool(answer.headers["X-Kubernetes-PF-FlowSchema-UID"] == uid)
+
+
+def test_the_api_server_serves_the_operator_before_others(
+    control_plane: Cluster, namespace: str, helm: Config, chart_path: Path, tmp_path: Path
+) -> None:
+    """On request: the Lease by a FlowSchema of its own, and all else by another one."""
+    values = {
+        **_values(namespace),
+        "watchNamespaces": [namespace],
+        "apiPriority": {"enabled": True},
+    }
+    helm.install(chart_path, namespace, values, namespace=namespace)
+    name, api = f"{namespace}-operator", control_plane.api
+    api.request("POST", LEASE.path(namespace), {"metadata": {"name": name}})
+    kubeconfig = kubeconfig_of(control_plane, namespace, name, tmp_path / "kubeconfig")
+    asked = {f"{name}-lease": LEASE.path(namespace, name), name: TPU_TRAINING_JOB.path(namespace)}
+    for schema, path in asked.items():
+        made = api.get(f"/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas/{schema}")
+        expected = made["metadata"]["uid"]
+        is_judged = functools.partial(_is_judged_by, expected, kubeconfig, path)
+        wait_until(is_judged, f"effect of {schema}")
+    helm.uninstall(namespace)  # it concerns the whole cluster

@@ -49,10 +49,9 @@ def effect_of(before: Object, after: Object) -> Effect:
     if _differ(old, new, _MAKES_ATTEMPT):
         return Effect.ATTEMPT
     if _differ(old, new, _IN_MANIFESTS):
-        if _jobset(old) != _jobset(new):
-            return Effect.LATER
-        assert _needs_all_slices(old) and _needs_all_slices(new), "not in the manifests"
-        return Effect.SAME
+        is_written = _jobset(old) != _jobset(new)
+        assert is_written or all(map(_needs_all_slices, (old, new))), "not in the manifests"
+        return Effect.LATER if is_written else Effect.SAME
     assert _differ(old, new, _OBEYED), "no effect is known"
     return Effect.OBEYED
 

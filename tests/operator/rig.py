@@ -27,6 +27,8 @@ from tpujob_operator.core.manifests import names, secret
 ROOT = Path(__file__).parents[2]
 NODE = "node0"
 OPERATOR_KEY = "a key that is only used in tests"
+#: The chart's limit for the operator.
+MEMORY_BYTES = 512 << 20
 
 
 class OperatorProcess:
@@ -67,6 +69,13 @@ class OperatorProcess:
     def life(self) -> str:
         """Its log until it was told to stop: Kopf's watches may end with a traceback."""
         return self.text.partition("the operator stops")[0]
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """The most memory that it has ever held."""
+        lines = Path(f"/proc/{self.popen.pid}/status").read_text().splitlines()
+        peak = next(line for line in lines if line.startswith("VmHWM:"))
+        return int(peak.split()[1]) << 10
 
     def wait_ready(self) -> None:
         """Wait until it watches."""

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import pytest
 from aiohttp import web
+from kubernetes.aio.client import Configuration
 
 from tests.waiting import PATIENCE_S
 from tpujob_agent.notices import Notice
@@ -21,6 +22,7 @@ from tpujob_operator.core.observations import Fact, FactKind
 from tpujob_operator.core.plan import Tell
 from tpujob_operator.core.snapshot import JobKey, Told
 from tpujob_operator.core.timeline import TimelineBatch
+from tpujob_operator.shell.client import Client
 from tpujob_operator.shell.clock import now_ms
 from tpujob_operator.shell.coordinator_client import CoordinatorReaders
 from tpujob_operator.shell.jobstate import JobState
@@ -30,6 +32,7 @@ from tpujob_operator.shell.transport import (
     Call,
     DirectTransport,
     OutdatedCoordinatorError,
+    ProxyTransport,
     UnreachableError,
 )
 
@@ -84,6 +87,7 @@ async def server() -> AsyncIterator[Server]:
     app = web.Application()
     app.router.add_get(TIMELINE_PATH, made.handle)
     app.router.add_put(TELL_PATH, made.handle)
+    app.router.add_get("/api/v1/{rest:.*}", made.handle)  # as the API server's proxy
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -367,6 +371,25 @@ async def test_namesake_gets_a_reader_of_its_own(server: Server) -> None:
         await server.requests.get()
         reading.readers.follow(KEY, "other", KEY_ID, is_wanted=False)
         assert len(reading.readers) == 0
+
+
+@pytest.mark.parametrize("is_proxied", [False, True])
+async def test_long_polls_of_very_many_jobs_do_not_wait_for_each_other(
+    server: Server, *, is_proxied: bool
+) -> None:
+    """Each of them holds a connection, and none takes the place of another one's."""
+    number, address = 150, f"http://127.0.0.1:{server.port}"
+    async with Client(Configuration(host=address)) as client:
+        transport = ProxyTransport(client) if is_proxied else DirectTransport(address)
+        states = {JobKey("ns", f"j{index}"): state() for index in range(number)}
+        readers = CoordinatorReaders(transport, OPTIONS, states.get, lambda *_: None)
+        for key in states:
+            readers.follow(key, "u", KEY_ID, is_wanted=True)
+        async with asyncio.timeout(PATIENCE_S):
+            for _ in states:  # none of them is answered meanwhile
+                await server.requests.get()
+        await readers.close()
+        await transport.close()
 
 
 async def test_notices_reach_the_coordinator(server: Server) -> None:

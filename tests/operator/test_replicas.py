@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from localcluster.cluster import Cluster
+from tests.faultproxy.faults import Match, Strike
+from tests.faultproxy.proxy import FaultProxy
 from tests.operator.rig import Jobs, OperatorProcess, running
-from tests.waiting import PATIENCE_S, wait_until
+from tests.waiting import PATIENCE_S, until, wait_until
 from tpujob_operator.__main__ import LOST_LEASE
 from tpujob_operator.core.kinds import EVENT, JOB_SET, LEASE, SECRET, SERVICE, TPU_TRAINING_JOB
 
@@ -118,6 +120,29 @@ def test_stopped_leader_leaves_at_once(
         _wait_leader(standby)
         own_jobs.create("j1", suspend=True)
         own_jobs.wait(JOB_SET, "j1-1")
+
+
+def test_pass_under_way_ends_before_the_lease_is_released(
+    control_plane: Cluster, own_jobs: Jobs, tmp_path: Path
+) -> None:
+    """SIGTERM while a job's first object is being made: the others are still made."""
+
+    async def go_on() -> None:
+        await until(lambda: "the operator stops" in leader.text, "the end")
+
+    def stop() -> None:
+        leader.popen.send_signal(signal.SIGTERM)
+
+    with FaultProxy(control_plane.kubeconfig, tmp_path) as proxy:
+        env = {**_LONG, "KUBECONFIG": str(proxy.kubeconfig)}
+        with _replica(control_plane, tmp_path, own_jobs, env) as leader:
+            _wait_leader(leader)
+            proxy.on(Match("create", "secrets"), Strike(before=stop, after=go_on))
+            own_jobs.create("j0")
+            assert leader.popen.wait(PATIENCE_S) == 0
+        made = [write.target for write in proxy.journal.effective if write.verb == "create"]
+    assert made == ["secrets", "services", "jobsets"]
+    assert "released Lease" in leader.text
 
 
 def test_killed_leader_is_followed_and_nothing_is_made_twice(

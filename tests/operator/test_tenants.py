@@ -13,15 +13,13 @@ from localcluster.cluster import Cluster
 from localcluster.kubeapi import Api, ApiError, Object
 from tests.accounts import api_of
 from tests.namespaced import Namespaced
-from tests.operator.rig import Jobs, OperatorProcess
+from tests.operator.rig import MEMORY_BYTES, Jobs, OperatorProcess
 from tests.specs import OWN_PROGRAM, TWO_SLICES
 from tests.waiting import wait_until
 from tpujob_operator.core.kinds import JOB_SET, POD, SECRET, TPU_TRAINING_JOB
 
 pytestmark = pytest.mark.control_plane
 
-#: The chart's limit for the operator.
-_MEMORY_BYTES = 512 << 20
 _ROLE = "tenant"
 
 
@@ -75,14 +73,8 @@ def others(
     other.wait(JOB_SET, f"{name}-1")
     other.delete(TPU_TRAINING_JOB, name)
     assert operator.popen.poll() is None, operator.text
-    assert _memory_bytes(operator.popen.pid) < _MEMORY_BYTES
+    assert operator.peak_memory_bytes < MEMORY_BYTES
     assert "Traceback" not in operator.life, operator.text
-
-
-def _memory_bytes(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    peak = next(line for line in lines if line.startswith("VmHWM:"))
-    return int(peak.split()[1]) << 10
 
 
 def _job(name: str, metadata: Object | None = None, **spec: Any) -> Object:
