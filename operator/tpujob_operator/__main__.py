@@ -13,6 +13,8 @@ from tpujob_operator.settings import Settings, SettingsError
 
 #: Exit status of a replica that is not the leader any more: it starts again as a standby.
 LOST_LEASE = 3
+#: The API server takes objects of 10,000 levels, and Kopf copies each with two calls a level.
+_MOST_CALLS = 50_000
 
 
 class JsonFormatter(logging.Formatter):
@@ -49,6 +51,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     set_up_logging(settings.log_format)
+    sys.setrecursionlimit(_MOST_CALLS)
     # Imported late, so that a wrong setting is reported without the wait for all libraries.
     from tpujob_operator.shell.lease import LostLeaseError  # noqa: PLC0415
     from tpujob_operator.shell.operator import Operator  # noqa: PLC0415

@@ -63,8 +63,9 @@ _BAD: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"slices": 512, "trainer": {"config": {"x": "y" * 300_000}}},
-        "bytes in each of 1024 pods are too much for the cluster: at most 262144 bytes fit so many",
+        "in each of 1024 pods are too much for the cluster: at most 262144 bytes are allowed",
     ),
+    ({"trainer": {"config": {"x": "y" * 300_000}}}, "at most 262144 bytes are allowed"),
     ({"recovery": {"budgets": {"process": -2}}}, "spec.recovery.budgets.process: "),
     ({"trainer": {"config": {}, "env": [{"name": "TPUJOB_X", "value": "1"}]}}, "TPUJOB_X"),
     ({"trainer": {"config": {}, "volumes": [{"name": "tpujob"}]}}, "tpujob is the operator's"),
@@ -137,6 +138,18 @@ def test_nodes_of_another_kind_are_refused(make_templated: Make) -> None:
     selector = {"cloud.google.com/gke-tpu-topology": "4x4", "zone": "a"}
     job["spec"]["template"]["spec"]["nodeSelector"] = selector
     with pytest.raises(InvalidJobError, match="gke-tpu-topology is 4x4, but a host of v5e 2x4"):
+        parse_job(job)
+
+
+@pytest.mark.parametrize("levels", [70, 100_000])
+def test_what_is_nested_deeply_is_refused(make_job: Make, levels: int) -> None:
+    """Before anything that would recurse into it."""
+    nested: Any = 1
+    for _ in range(levels):
+        nested = [nested]
+    job = make_job()
+    job["spec"]["trainer"]["config"]["x"] = nested
+    with pytest.raises(InvalidJobError, match="more than 64 levels"):
         parse_job(job)
 
 

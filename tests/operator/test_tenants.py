@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -163,6 +164,27 @@ def test_what_the_job_controller_would_refuse_is_told(
     template = {**OWN_PROGRAM["template"], "metadata": metadata}
     tenant.submit(_job("j", **{**OWN_PROGRAM, "template": template}))
     assert words in jobs.wait_condition("j", "Failed", "InvalidSpec")
+
+
+@pytest.mark.parametrize("levels", [100, 500, 9_900])
+def test_what_is_nested_deeply_stops_no_other(
+    control_plane: Cluster, jobs: Jobs, levels: int
+) -> None:
+    """The API server takes 10,000 levels, Python's parser fewer: the job says so, others run."""
+    template = {**OWN_PROGRAM["template"], "metadata": {"nested": "HERE"}}
+    body = json.dumps(_job("deep", **{**OWN_PROGRAM, "template": template}))
+    nested = '{"a":' * levels + "1" + "}" * levels
+    path = TPU_TRAINING_JOB.path(jobs.namespace)
+    arguments = ("create", "--raw", path, "-f", "-")
+    control_plane.kubectl(*arguments, stdin=body.replace('"HERE"', nested))
+    failed = '{.status.conditions[?(@.type=="Failed")].message}'
+    where = ("get", TPU_TRAINING_JOB.plural, "deep", "-n", jobs.namespace)
+
+    def message() -> str:
+        return control_plane.kubectl(*where, "-o", f"jsonpath={failed}").stdout
+
+    wait_until(lambda: "at most 64 are read" in message(), "the job's answer")
+    control_plane.kubectl("delete", *where[1:])
 
 
 def test_labels_of_a_template_do_not_name_another_job(tenant: Namespaced, jobs: Jobs) -> None:

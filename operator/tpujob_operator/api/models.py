@@ -24,7 +24,7 @@ from tpujob_operator.api.podtemplate import (
     RESERVED_ENV_PREFIX,
     find_trainer,
 )
-from tpujob_operator.api.sizes import size_problems
+from tpujob_operator.api.sizes import depth_problems, size_problems
 from tpujob_operator.api.spec import (
     MAX_SLICES,
     NO_PREFLIGHT,
@@ -123,6 +123,8 @@ def parse_job(raw: Mapping[str, Any], *, strict: bool = False) -> TPUTrainingJob
     """
     if not isinstance(raw, Mapping):
         raise InvalidJobError("object: a job is a mapping with apiVersion, kind, metadata and spec")
+    if too_deep := depth_problems(raw.get("spec")):
+        raise InvalidJobError("\n".join(too_deep))
     try:
         job = TPUTrainingJob.model_validate({**raw, "status": {}})
         problems = _problems(job)

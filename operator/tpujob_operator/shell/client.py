@@ -5,7 +5,6 @@ generated models are left aside, because the operator works on the JSON itself.
 """
 
 import contextlib
-import json
 import math
 import time
 import urllib.parse
@@ -20,13 +19,15 @@ from kubernetes.aio.client import ApiClient, Configuration
 from tpujob_operator.core.kinds import Kind, Ref, kind_of
 from tpujob_operator.core.manifests.names import FIELD_MANAGER
 from tpujob_operator.shell.fence import Fence, FencedRest, sending
+from tpujob_operator.shell.jsontext import decoded
 from tpujob_operator.shell.limiter import OUTAGE_CODES, Limiter
 
 #: Seconds after which a request has failed; lists may be long.
 REQUEST_TIMEOUT_S = 15.0
 LIST_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 5.0
-_LIST_CHUNK = 500
+#: An answer is held as text and as objects, and an object may have a megabyte.
+_LIST_CHUNK = 100
 #: A server in trouble asks for a second or two, as a rule; a day must be a mistake.
 _LONGEST_RETRY_AFTER_S = 60.0
 _MOST_OF_ERROR = 65_536
@@ -366,7 +367,7 @@ def _query_string(query: Mapping[str, str] | None) -> str:
 
 
 def _decoded(text: bytes) -> dict[str, Any]:
-    answer = json.loads(text)
+    answer = decoded(text)
     return answer if isinstance(answer, dict) else {"items": answer}
 
 

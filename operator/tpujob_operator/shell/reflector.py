@@ -29,7 +29,7 @@ _NOT_SERVED_S = 5.0
 #: A watch that ends sooner is none.
 _SHORTEST_WATCH_S = 1.0
 _GONE, _TOO_MANY = 410, 429
-_UNREADABLE = (AttributeError, KeyError, TypeError, ValueError)
+_UNREADABLE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
 
 
 class Store(Protocol):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import AsyncGenerator
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import aiohttp
 
 from tpujob_operator.core.kinds import Kind
 from tpujob_operator.shell.client import ApiError, Client
+from tpujob_operator.shell.jsontext import decoded
 
 #: etcd takes objects of 1.5 MiB by default, and JSON is longer than what it stores.
 MAX_LINE_BYTES = 16 * 2**20
@@ -57,7 +57,7 @@ async def watch(
     try:
         async with contextlib.aclosing(_lines(client, kind, namespace, query, stall_s)) as lines:
             async for line in lines:
-                yield _event(json.loads(line))
+                yield _event(decoded(line))
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise ApiError(0, f"the watch of {kind.plural} broke: {error!r}") from error
 
