@@ -8,7 +8,7 @@ import errno
 import os
 import resource
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from unittest import mock
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from tests.trainer.mounts import needs_mount, on_process_1
@@ -25,6 +26,7 @@ from tpujob_agent.protocol import ExitCode
 from tpujob_checkpoint import claims, orbax_files, reading
 from tpujob_checkpoint.errors import CheckpointUnavailableError
 from tpujob_checkpoint.saving import _settled
+from tpujob_checkpoint.schedule import Due
 
 pytestmark = pytest.mark.usefixtures("no_garbage")
 
@@ -160,9 +162,10 @@ def test_copy_that_finds_no_room_on_the_devices_goes_to_the_host(
     assert rig.is_state_of(11, restored.state)
 
 
+@pytest.mark.parametrize("local", [False, True])
 @pytest.mark.parametrize("moment", ["copy", "write"])
 def test_lack_of_memory_for_a_save_is_no_error_of_the_user(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, moment: str
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, moment: str, local: bool
 ) -> None:
     """Neither devices nor host have room, or the transfer finds none: an outage, in words."""
     with closing(rig.saver()) as saver:
@@ -175,8 +178,69 @@ def test_lack_of_memory_for_a_save_is_no_error_of_the_user(
             monkeypatch.setattr(orbax_files, "save", exhaust)
         monkeypatch.setattr(rig, "state", lambda _: state)
         with pytest.raises(CheckpointUnavailableError, match=r"step 10 .*RESOURCE_EXHAUSTED"):
-            rig.save(saver, 10, local=False)
+            rig.save(saver, 10, local=local)
     assert _steps(rig.checkpoints) == BOTH
+
+
+def no_host_memory(*_: object, **__: object) -> None:
+    """NumPy's own error of a host without memory."""
+    np.empty(1 << 60, np.uint8)
+
+
+@pytest.mark.parametrize("fault", [exhaust, no_host_memory])
+@pytest.mark.parametrize("what", ["shares", "copy"])
+def test_snapshot_that_finds_no_memory_costs_only_the_snapshots(
+    rig: Rig, capsys: pytest.CaptureFixture[str], fault: Callable[..., None], what: str
+) -> None:
+    """No checkpoint was due: training goes on, it is said once, and checkpoints are saved."""
+    with closing(rig.saver()) as saver:
+        saver.restore(None)
+        first, second = rig.state(10), rig.state(11)
+        shares, copy = saver._shares, saver._copy
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(saver, f"_{what}", _settled(fault))
+            patch.setattr(jax, "device_put", fault)
+            saver.save(10, first, Due(local=True))
+            saver.save(11, second, Due(local=True))
+        saver.wait()
+        assert (saver._shares, saver._copy) == (shares, copy)
+        assert saver.last_snapshot() is None  # no further one becomes due, on any process
+        rig.save(saver, 12)
+    said = [line for line in capsys.readouterr().out.splitlines() if "no snapshots in mem" in line]
+    assert len(said) == 1
+    assert "on process 0: the state of step 10 " in said[0]
+    assert list(rig.snapshots.glob("*.snapshot")) == []
+    with closing(rig.saver()) as saver:
+        restored = saver.restore(None)
+    assert restored.step == 12
+    assert rig.is_state_of(12, restored.state)
+
+
+def _no_thread(*_: object, **__: object) -> None:
+    """Python's own error of a host that may begin no thread more, which nothing here makes."""
+    raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize("fault", [exhaust, no_host_memory, _no_thread])
+@pytest.mark.parametrize("place", ["memory._Layout.blocks", "snapshots._put"])
+def test_snapshot_whose_write_finds_no_memory_is_the_last(
+    rig: Rig, capsys: pytest.CaptureFixture[str], fault: Callable[..., None], place: str
+) -> None:
+    """The transfer or the copy into the file: said once, and nothing half written stays."""
+    with closing(rig.saver()) as saver:
+        saver.restore(None)
+        rig.save(saver, 10, durable=False)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(f"tpujob_checkpoint.{place}", fault)
+            rig.save(saver, 11, durable=False)
+        rig.save(saver, 12, durable=False)
+        assert saver.last_snapshot() is None
+    said = capsys.readouterr().out
+    assert said.count("no snapshots in memory on process 0: step 11 was not written: ") == 1
+    names = sorted(path.name for path in rig.snapshots.iterdir() if path.name != "lock")
+    assert names == ["10.snapshot"]
+    with closing(rig.saver()) as saver:
+        assert saver.restore(None).step == 10
 
 
 def test_save_that_finds_no_room_leaves_what_was_there(rig: Rig) -> None:
@@ -189,6 +253,33 @@ def test_save_that_finds_no_room_leaves_what_was_there(rig: Rig) -> None:
         assert saver.restore(None).step == NEWER
     # A write of the save that failed may come late: what it leaves is no step.
     assert [name for name in _steps(rig.checkpoints) if "tmp" not in name] == BOTH
+
+
+@pytest.mark.parametrize("name", ["_METADATA", "manifest.ocdbt"])
+def test_step_whose_files_change_at_the_commit_removes_no_older_one(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What was committed is looked at: as long as it is not as written, all older steps stay."""
+    with closing(rig.saver()) as saver:
+        saver.restore(None)
+        rig.save(saver, 10, local=False)  # as many as are kept
+        save = orbax_files.save
+
+        def save_on_a_bad_disk(path: Path, *arguments: Any) -> None:
+            save(path, *arguments)
+            (file,) = (Path(path) / "state").glob(name)
+            os.truncate(file, file.stat().st_size // 2)
+
+        told = mock.Mock()
+        monkeypatch.setattr("tpujob.committed", told)
+        with monkeypatch.context() as patch:
+            patch.setattr(orbax_files, "save", save_on_a_bad_disk)
+            with pytest.raises(CheckpointUnavailableError, match=f"step 11 .*EIO: .*{name} has"):
+                rig.save(saver, 11, local=False)
+        assert not told.called
+    assert _steps(rig.checkpoints) == ["10", "11", *BOTH]
+    with closing(rig.saver()) as saver:
+        assert saver.restore(None).step == 10
 
 
 _FAULTS = [

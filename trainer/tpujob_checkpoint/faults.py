@@ -110,7 +110,7 @@ def finding_of_load(error: Exception, where: str) -> Finding:
 
 def is_exhausted(error: BaseException) -> bool:
     """Whether the runtime has no memory left, on a device or on the host."""
-    return str(error).startswith("RESOURCE_EXHAUSTED")
+    return isinstance(error, MemoryError) or str(error).startswith("RESOURCE_EXHAUSTED")
 
 
 def brief(error: BaseException) -> str:

@@ -23,8 +23,9 @@ from tpujob_checkpoint.reading import Read
 from tpujob_checkpoint.settings import Settings
 from tpujob_checkpoint.snapshots import Bytes, Index, SnapshotBadError, SnapshotStore
 
-#: What a host can do without: memory is short, or files are. A run goes on without snapshots.
-_PASSING = (OSError, ValueError, MemoryError, jax.errors.JaxRuntimeError)
+#: What a host can do without: memory, files or threads are short. A run goes on without snapshots.
+#: RuntimeError: JAX's errors, and Python's where no thread can be started.
+_PASSING = (OSError, ValueError, MemoryError, RuntimeError)
 
 
 class MemoryTier:
@@ -58,13 +59,13 @@ class MemoryTier:
             store = SnapshotStore(self._directory, fingerprint)
             why = snapshots.why_no_room(self._directory, self._layout.total_bytes)
         except OSError as error:
-            self._off(f"{self._directory}: {error.strerror or error}")
+            self.turn_off(f"{self._directory}: {error.strerror or error}")
             return
         for step, fault in store.faults.items():
             print(f"snapshot of step {step} in {self._directory} {fault}", flush=True)
         self._store = store
         if why:
-            self._off(why)
+            self.turn_off(why)
 
     def close(self) -> None:
         """Keep no more snapshots; those that are there stay."""
@@ -72,7 +73,8 @@ class MemoryTier:
         if store:
             store.close()
 
-    def _off(self, why: str) -> None:
+    def turn_off(self, why: str) -> None:
+        """Take no more snapshots, and say why; those that are there stay."""
         self.close()
         print(
             f"no snapshots in memory on process {self._world.process_id}: {why}; a restart goes "
@@ -154,7 +156,7 @@ class MemoryTier:
             if is_peer_loss(self._world, error):
                 raise
             why = error.strerror if isinstance(error, OSError) else ""
-            self._off(f"step {step} was not written: {why or brief(error)}")
+            self.turn_off(f"step {step} was not written: {why or brief(error)}")
             return 0.0
 
     def discard_above(self, step: int) -> None:

@@ -174,7 +174,8 @@ class Saver:
             due: which tiers to write.
 
         Raises:
-            CheckpointUnavailableError: there is no memory for a copy of the state.
+            CheckpointUnavailableError: a checkpoint is due, and there is no memory for a copy of
+                the state. For want of a snapshot alone no run ends: it keeps none from then on.
             Exception: whatever went wrong with the durable save before this one.
         """
         if jax.default_backend() == "cpu":
@@ -190,7 +191,13 @@ class Saver:
             self._last_local = step
         if not is_durable and not local:
             return 0.0
-        copied, shares = self._snapshot(step, state)
+        try:
+            copied, shares = self._snapshot(step, state)
+        except CheckpointUnavailableError as error:
+            if is_durable:
+                raise
+            self._memory.turn_off(str(error))
+            return time.perf_counter() - started
         if is_durable:
             blocked_s = time.perf_counter() - started
             durable = _Taken(step, copied, shares, started, blocked_s)
@@ -227,14 +234,32 @@ class Saver:
             self._previous.told(step, None, timeout_s=_AWAIT_LEADER_S)
 
     def _snapshot(self, step: int, state: State) -> tuple[State, jax.Array]:
-        """A copy of the state and its digests; all processes launch the same programs here."""
-        shares = self._shares.result()(state)
+        """A copy of the state and its digests; all processes launch the same programs here.
+
+        Raises:
+            CheckpointUnavailableError: there is no memory for them. Training would have some.
+        """
+        try:
+            shares = self._shares.result()(state)
+            copied = self._copied_if_room(step, state)
+            return _pinned(state) if copied is None else copied, shares
+        except (MemoryError, jax.errors.JaxRuntimeError) as error:
+            if not is_exhausted(error):
+                raise
+            raise CheckpointUnavailableError(
+                f"the state of step {step} cannot be saved: no memory for a copy of it, neither on "
+                f"the devices nor on the host: {brief(error)}. Give the hosts more memory, or "
+                "spread the state over more devices"
+            ) from error
+
+    def _copied_if_room(self, step: int, state: State) -> State | None:
+        """A copy on the devices; None if it has to be on the host."""
         if self._room is None:
             stats = jax.local_devices()[0].memory_stats()
             self._room = room(stats, bytes_per_device(self._programs.state))
         try:
-            copied = self._copied(state)
-        except jax.errors.JaxRuntimeError as error:
+            return self._copied(state)
+        except (MemoryError, jax.errors.JaxRuntimeError) as error:
             if not is_exhausted(error):
                 raise
             # Steps may need more than when it was judged, as for longer rows.
@@ -243,8 +268,8 @@ class Saver:
                 f"{brief(error)}",
                 flush=True,
             )
-            self._room, copied = 0.0, None
-        return self._pinned(step, state) if copied is None else copied, shares
+            self._room = 0.0
+            return None
 
     def _copied(self, state: State) -> State | None:
         """A copy on the devices; None if they have no room for one more."""
@@ -258,24 +283,6 @@ class Saver:
         copied = jax.device_put(state, shardings, may_alias=False)
         self._copies.append(weakref.ref(jax.tree.leaves(copied)[0]))
         return copied
-
-    def _pinned(self, step: int, state: State) -> State:
-        """A copy in pinned memory of the host, which the runtime keeps for the next time.
-
-        Raises:
-            CheckpointUnavailableError: there is no memory for it. Training would have some.
-        """
-        pinned = jax.tree.map(lambda leaf: leaf.sharding.with_memory_kind("pinned_host"), state)
-        try:
-            return jax.device_put(state, pinned)
-        except jax.errors.JaxRuntimeError as error:
-            if not is_exhausted(error):
-                raise
-            raise CheckpointUnavailableError(
-                f"the state of step {step} cannot be saved: no memory for a copy of it, neither on "
-                f"the devices nor on the host: {brief(error)}. Give the hosts more memory, or "
-                "spread the state over more devices"
-            ) from error
 
     def _write_durable(self, taken: _Taken) -> None:
         self._checkpoints.write(taken.step, taken.hand_over, taken.shares, taken.tell_durable)
@@ -309,6 +316,12 @@ class Saver:
         self._thread.shutdown()
         self._writers.shutdown()
         self._memory.close()
+
+
+def _pinned(state: State) -> State:
+    """A copy in pinned memory of the host, which the runtime keeps for the next time."""
+    pinned = jax.tree.map(lambda leaf: leaf.sharding.with_memory_kind("pinned_host"), state)
+    return jax.device_put(state, pinned)
 
 
 def slowest(written: Collection[Written], processes: int, step: int) -> Written | None:

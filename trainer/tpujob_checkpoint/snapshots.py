@@ -116,7 +116,7 @@ class SnapshotStore:
             Processor time of the threads that copied the blocks, seconds.
 
         Raises:
-            OSError: there is no room, say; what was there before is still there.
+            Exception: there is no room, say; what was there before is still there.
         """
         target = self._path(step)
         temporary = target.with_suffix(".tmp")
@@ -125,7 +125,7 @@ class SnapshotStore:
             with temporary.open("wb") as file:
                 cpu_s = self._fill(file.fileno(), blocks, known | {"origin": origin or {}})
             temporary.rename(target)
-        except OSError:
+        except Exception:  # whatever it is: half a file would hold memory until the next start
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
