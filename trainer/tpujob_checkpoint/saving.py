@@ -8,6 +8,7 @@ processes must begin in the same order on each of them, which only the loop can 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
 import time
@@ -29,6 +30,7 @@ from tpujob_checkpoint.programs import Programs, State, bytes_per_device
 from tpujob_checkpoint.schedule import Due, Written
 from tpujob_checkpoint.settings import Settings
 from tpujob_checkpoint.storage import orbax
+from tpujob_checkpoint.turns import TURNS
 
 T = TypeVar("T")
 #: For a save that the leader ends alone. The agent's limit is shorter, and names who waits.
@@ -132,6 +134,8 @@ class Saver:
             CheckpointUnavailableError: the storage does not give them now.
         """
         tpujob.save_request()  # whoever looks for one, obeys: known before a save may be wanted
+        with tpujob.waiting_for_save():
+            TURNS.await_all()  # another saver's: what is loaded is one of Orbax's operations, too
         listing = self._checkpoints.listing(ceiling)
         in_memory = self._memory.common_steps(ceiling)
         damaged: list[int] = []
@@ -201,7 +205,8 @@ class Saver:
         if is_durable:
             blocked_s = time.perf_counter() - started
             durable = _Taken(step, copied, shares, started, blocked_s)
-            self._durable = self._writers.submit(self._write_durable, durable)
+            write = functools.partial(self._write_durable, durable)
+            self._durable = TURNS.submit(self._writers, write)
         if local:
             taken = _Taken(step, copied, shares, started, 0.0)
             self._local = self._writers.submit(self._write_local, taken)
