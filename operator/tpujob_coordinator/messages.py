@@ -101,5 +101,6 @@ def share_message(finding: Finding, share: float) -> str:
 RECOMPILING_MESSAGE = (
     "Programs are compiled again and again while training, and everybody waits: keep shapes the "
     "same. Sort lengths into a few buckets (data.buckets of the bundled trainer), pad the last "
-    "batch, and pass numbers that change as arrays; the trainer's log names program and shapes."
+    "batch, and pass numbers that change as arrays. With JAX_LOG_COMPILES=1 in the program's "
+    "environment, its log names programs and shapes."
 )

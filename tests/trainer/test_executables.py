@@ -55,6 +55,13 @@ def test_program_is_compiled_once(tmp_path: Path) -> None:
     assert second.call(jnp.ones(3)).tolist() == [3.0, 3.0, 3.0]
 
 
+def test_program_refuses_another_shape(tmp_path: Path) -> None:
+    """It is not compiled again in silence."""
+    program = _cache(tmp_path).compile("double", _lower)
+    with pytest.raises(TypeError, match="compiled with"):
+        program.call(jnp.ones(4))
+
+
 def test_another_key_compiles_anew(tmp_path: Path) -> None:
     """A changed fingerprint never meets an old program."""
     _cache(tmp_path).compile("double", _lower)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import os
 import time
@@ -28,7 +27,6 @@ from tpujob_trainer.loader import Batches, Feed, Prefetcher, prepare
 from tpujob_trainer.probe import Probe, stride
 from tpujob_trainer.profiler import Profiler
 from tpujob_trainer.programs import Programs
-from tpujob_trainer.recompiles import RecompileWatch
 from tpujob_trainer.step import Metrics, State
 from tpujob_trainer.telemetry import PhaseClock, StepReport
 
@@ -47,7 +45,6 @@ class Run:
     programs: Programs
     saver: Saver
     clock: PhaseClock
-    recompiles: RecompileWatch
 
 
 def train(config: TrainerConfig, world: World) -> ExitCode:
@@ -66,7 +63,6 @@ def train(config: TrainerConfig, world: World) -> ExitCode:
     """
     clock = PhaseClock(world)
     clock.enter(Phase.INIT)
-    recompiles = RecompileWatch(functools.partial(_tell_recompile, world))
     checkpoint.require_writable(config.checkpoint.directory)
     distributed.join(world)
     mesh = _mesh(config, world)
@@ -90,16 +86,10 @@ def train(config: TrainerConfig, world: World) -> ExitCode:
     if start.step == restored.step > 0:
         say(world, f"globalBatch is now {config.global_batch}: rows go on at row {start.row}")
     origin.now["start"] = list(start)
-    run = Run(config, world, mesh, programs, saver, clock, recompiles)
+    run = Run(config, world, mesh, programs, saver, clock)
     is_done = _train_from(run, restored, manifest, start)
     distributed.leave(world)
     return ExitCode.DONE if is_done else ExitCode.PREEMPTED
-
-
-def _tell_recompile(world: World, program: str, shapes: str, seconds: float) -> None:
-    event = {"program": program, "shapes": shapes, "seconds": round(seconds, 3)}
-    telemetry.event(world, "recompile", **event)
-    tpujob.recompiled()
 
 
 def _mesh(config: TrainerConfig, world: World) -> Mesh:
@@ -197,7 +187,7 @@ def _loop(
         reporter.probe_if_due(number)
         are_devices_free = reporter.is_pending_ready
         arrived_at, begun = time.time(), time.perf_counter()
-        with profiler.annotated(number), run.recompiles.stepping():
+        with profiler.annotated(number):
             state, metrics = programs[length].call(state, rows)
         reporter.dispatched(
             _Dispatched(
@@ -304,7 +294,6 @@ class _Reporter:
         if self._is_first:
             self._is_first = False
             run.clock.enter(Phase.TRAIN)
-            run.recompiles.arm()
             say(run.world, f"first step {pending.step} done: {run.clock.summary()}")
             run.saver.prepare()
         mfu_of_1_s = self._mfu_of_1_s[pending.length]
