@@ -120,6 +120,8 @@ def test_modules_are_imported_from_the_programs_folder(job: Rig) -> None:
         ("raise SystemExit('no such data set')", 1, "no such data set"),
         ("import atexit; atexit.register(print, 'ho' + 'ok'); 1 / 0", 1, "ZeroDivisionError"),
         ("import os; print('last words'); os._exit(9)", 9, "last words"),
+        # Of several processes it would mean a lost peer; this one has none.
+        ("raise ValueError('UNKNOWN: Gloo failed: Connection closed by peer')", 1, "Gloo failed"),
     ],
 )
 def test_a_user_error_is_told_with_the_end_of_its_output(
@@ -244,6 +246,46 @@ def test_a_dead_fork_server_is_replaced(job: Rig) -> None:
     job.wait_event(EventKind.PROGRESS, generation=2)
     assert not Path(f"/proc/{pid}/cmdline").exists() or job.trainer_pid(0, 0) != pid
     assert "fork server has died" in job.agents[0, 0].text
+
+
+_OUTLIVES_ITS_FORK_SERVER = """
+import ctypes, itertools, os, sys, time
+import tpujob
+ctypes.CDLL(None).prctl(1, 0)  # PR_SET_PDEATHSIG: as if the kernel took long to end this process
+diary, may_end = sys.argv[1:]
+def note(what):
+    with open(diary, "a") as file:
+        print(what, file=file)
+note("begins")
+tpujob.restored(0)
+for step in itertools.count(1):
+    tpujob.step(step)
+    if os.path.exists(may_end):
+        break
+    time.sleep(0.01)
+note("ends")
+"""
+
+
+def test_a_trainer_that_outlives_its_fork_server_is_waited_for(job: Rig) -> None:
+    """It may still hold devices: no end is told, and no next one begins, before it is gone."""
+    diary, may_end = job.folder / "diary", job.folder / "may-end"
+    job.start([sys.executable, script(job, _OUTLIVES_ITS_FORK_SERVER), str(diary), str(may_end)])
+    job.wait_event(EventKind.PROGRESS)
+    agent = job.agents[0, 0]
+    os.kill(int(Path(f"/proc/{job.trainer_pid(0, 0)}/stat").read_text().split()[3]), signal.SIGKILL)
+    wait_until(lambda: agent.text.count("ready to fork trainers") == 2, "another fork server")
+    told = len(job.events(EventKind.PROGRESS))
+    wait_until(
+        lambda: len(job.events(EventKind.PROGRESS)) > told + 1 or job.events(EventKind.LOSS),
+        "more reports of its agent",
+    )
+    assert not job.events(EventKind.LOSS)
+    assert len(job.events(EventKind.GENERATION_STARTED)) == 1
+    may_end.touch()
+    job.wait_event(EventKind.FINISHED)
+    assert diary.read_text().split() == ["begins", "ends", "begins", "ends"]
+    assert len(job.events(EventKind.LOSS)) == 1
 
 
 def test_an_agent_without_the_token_is_refused(job: Rig) -> None:

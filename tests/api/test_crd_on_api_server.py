@@ -92,6 +92,11 @@ _BAD: list[tuple[str, Object, str]] = [
     ("announced", {"accelerator": "v8t"}, "announced"),
     ("no slices", {"slices": 0}, "greater than or equal to 1"),
     (
+        "one checkpoint",
+        {"checkpoint": {"directory": "/c", "keep": 1}},
+        "greater than or equal to 2",
+    ),
+    (
         "too many needed",
         {"slices": 2, "elastic": {"minSlices": 3}},
         "elastic.minSlices must not be above slices",

@@ -51,7 +51,7 @@ _BAD: list[tuple[dict[str, Any], str]] = [
     ({"preflight": "compile"}, "spec.preflight: Input should be 'None' or 'Compile'"),
     ({"checkpoint": {"directory": "/c", "interval": {"policy": "Steps"}}}, "steps belongs to"),
     ({"checkpoint": {"directory": "/c", "interval": {"seconds": 5}}}, "seconds belongs to"),
-    ({"checkpoint": {"directory": "/c", "keep": 0}}, "spec.checkpoint.keep: "),
+    ({"checkpoint": {"directory": "/c", "keep": 1}}, "spec.checkpoint.keep: "),
     ({"health": {"straggler": {"ratio": 1.0}}}, "straggler.ratio: must be between 1.05 and 10"),
     ({"health": {"progressPattern": "step="}}, "needs a group named step"),
     ({"health": {"progressPattern": "(?P<step>"}}, "not a regular expression"),

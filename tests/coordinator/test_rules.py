@@ -65,6 +65,11 @@ def test_a_user_errors_message_ends_with_its_output() -> None:
     assert judge(exited(exit_code=2))[2] == "exited with code 2"
 
 
+def test_a_lost_peers_message_ends_with_the_output() -> None:
+    """Exit code 17 may be a wrong verdict: what the program said last is told with it."""
+    assert judge(exited(exit_code=17, tail="a\nboom\n"))[2].endswith("boom")
+
+
 def test_lack_of_memory_is_told_with_the_limit() -> None:
     """Beside a plain SIGKILL, and beside the exit of a program whose child was killed."""
     limit = "the container's limit is 64 MiB"

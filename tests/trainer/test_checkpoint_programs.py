@@ -87,7 +87,7 @@ def test_a_state_lies_on_one_mesh() -> None:
     [
         (Settings("d", "step:5"), "none of steps:N, seconds:S and auto"),
         (Settings("d", "seconds:-1"), "none of"),
-        (Settings("d", keep=0), "keep 0"),
+        (Settings("d", keep=1), "keep 1 is no whole number from 2"),
         (Settings("d", keep="three"), "keep 'three'"),  # type: ignore[arg-type] # as from outside
         (Settings("d", snapshot_s=-1), "snapshot_s -1"),
     ],

@@ -93,7 +93,7 @@ def test_all_faults_are_reported_at_once_with_their_paths() -> None:
         ({"optimizer": {"learningRate": float("nan")}}, "is not above"),
         ({"checkpoint": {"directory": "c", "interval": "steps:0"}}, "nearest valid: steps:50"),
         ({"checkpoint": {"directory": "c", "interval": "seconds:-3"}}, "nearest valid: seconds:60"),
-        ({"checkpoint": {"directory": "c", "keep": 0}}, "checkpoint.keep: 0 is below 2"),
+        ({"checkpoint": {"directory": "c", "keep": 1}}, "checkpoint.keep: 1 is below 2"),
         ({"checkpoint": {"directory": "gcs://b/c"}}, "is no path, gs://bucket/path or s3://"),
         ({"checkpoint": {"directory": "gs:///c"}}, "is no path, gs://bucket/path or s3://"),
         ({"data": {"buckets": "32,soon"}}, "'32,soon' is no list of lengths"),
