@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 import aiohttp
 from aiohttp import web
 
+from tests.eventloops import connections_ended
 from tests.faultproxy.faults import (
     Action,
     EventFault,
@@ -35,7 +36,6 @@ from tests.waiting import PATIENCE_S
 
 _T = TypeVar("_T")
 _LARGEST_BODY = 16 * 2**20
-_LEAVE_S = 5.0
 
 
 class FaultProxy:
@@ -166,14 +166,7 @@ class FaultProxy:
 
     async def _close(self) -> None:
         await self._stack.aclose()
-        # TLS takes its leave in the background; one socket is the loop's own.
-        loop: Any = self._loop
-        deadline = loop.time() + _LEAVE_S
-        while len(loop._selector.get_map()) > 1 and loop.time() < deadline:  # noqa: ASYNC110 - nothing tells
-            await asyncio.sleep(0.01)
-        for transport in list(loop._transports.values()):  # of a server that does not answer
-            transport.abort()
-        await asyncio.sleep(0)  # they close in the next turn
+        await connections_ended()
 
     def _wait(self, work: Coroutine[Any, Any, _T]) -> _T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)

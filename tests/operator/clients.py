@@ -10,6 +10,7 @@ from kubernetes.aio import config
 from kubernetes.aio.client import Configuration
 
 from localcluster.cluster import Cluster
+from tests.eventloops import connections_ended
 from tpujob_operator.shell.client import Client
 
 
@@ -21,3 +22,4 @@ async def client_of(cluster: Cluster, **options: Any) -> AsyncIterator[Client]:
     await load(str(cluster.kubeconfig), client_configuration=configuration)
     async with Client(configuration, **options) as client:
         yield client
+    await connections_ended()

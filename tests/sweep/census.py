@@ -13,6 +13,7 @@ from typing import Self
 import aiohttp
 
 from localcluster.kubeapi import Object
+from tests.eventloops import connections_ended, others_ended
 from tests.faultproxy.names import Names
 from tests.faultproxy.watches import lines
 from tests.sweep.access import Access
@@ -138,9 +139,15 @@ class Census:
 
     def _run(self) -> None:
         try:
-            self._loop.run_until_complete(self._watch_all())
+            self._loop.run_until_complete(self._life())
         finally:
             self._loop.close()
+
+    async def _life(self) -> None:
+        try:
+            await self._watch_all()
+        finally:
+            await connections_ended()
 
     async def _watch_all(self) -> None:
         async with self._access.session() as self.session:
@@ -148,10 +155,8 @@ class Census:
             tasks = [asyncio.create_task(self._watch(kind, since)) for kind, since in starts]
             tasks.append(asyncio.create_task(self._stopped()))
             self._is_ready.set()
-            done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in rest:
-                task.cancel()
-            await asyncio.gather(*rest, return_exceptions=True)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await others_ended()  # those of listeners, too
             for task in done:
                 task.result()
 
