@@ -77,9 +77,11 @@ class Plan:
     """The outcome of a decision.
 
     ``status`` is the whole new status, or nothing if it need not be written.
-    It is written before the actions are taken, so that the intent outlives a
-    crash between the two. If the API server refuses it, only the actions are
-    taken that do not need it: what they do follows from the cluster alone.
+    It is written before any action is taken. An action that needs the status
+    is taken only after that, so that its intent outlives a crash between the
+    two. If the API server refuses the status, the other actions are taken all
+    the same: what they do follows from the cluster alone. A crash then forgets
+    what memory holds of them, such as how often a slice was replaced.
 
     Actions do not depend on each other, unless one requires another. The
     notes are about the status: they are sent only if it is not refused. What

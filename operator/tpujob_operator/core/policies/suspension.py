@@ -12,6 +12,8 @@ from tpujob_operator.core.observations import FactKind
 from tpujob_operator.core.plan import Delete, Note, Patch
 from tpujob_operator.core.situation import NOTHING, Outcome, Situation, Verdict, fact
 
+_ALIVE = ("Pending", "Running")
+
 
 def follow_suspend(situation: Situation) -> Outcome:
     """Carry ``spec.suspend`` over to the JobSet, and account for the time."""
@@ -57,11 +59,10 @@ def _resumed(situation: Situation, actions: tuple[Patch, ...]) -> Outcome:
 
 def _suspended(situation: Situation, actions: tuple[Patch, ...]) -> Outcome:
     step = situation.history.progress.committed_step
-    message = (
-        f"The job has no pods; set spec.suspend to false to go on from step {step}."
-        if step
-        else "The job has no pods; set spec.suspend to false to start it."
-    )
+    is_ending = any(pod.phase in _ALIVE for pod in situation.snapshot.pods)
+    pods = "The job's last pods are still ending" if is_ending else "The job has no pods"
+    then = f"to go on from step {step}" if step else "to start it"
+    message = f"{pods}; set spec.suspend to false {then}."
     verdicts = {ConditionType.SUSPENDED: Verdict(True, reasons.SUSPENDED_BY_SPEC, message)}
     if situation.history.ledger.suspended:
         return Outcome(actions=actions, verdicts=verdicts)
