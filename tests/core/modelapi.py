@@ -12,7 +12,7 @@ from tpujob_operator.core.kinds import EVENT, JOB, JOB_SET, TPU_TRAINING_JOB, Ki
 from tpujob_operator.core.plan import Tell
 from tpujob_operator.core.snapshot import JobKey
 from tpujob_operator.shell.client import ApiError
-from tpujob_operator.shell.transport import UnreachableError
+from tpujob_operator.shell.transport import OutdatedCoordinatorError, UnreachableError
 
 if TYPE_CHECKING:
     from tests.core.world import World
@@ -85,7 +85,8 @@ class ModelApi:
         try:
             self._write(dict)
         except ApiError as error:
-            raise UnreachableError(error.message) from error
+            known = OutdatedCoordinatorError if error.is_not_found else UnreachableError
+            raise known(error.message, error.code) from error
 
     def _write(self, deed: Callable[[], Object]) -> Object:
         if self._crash_after == self._writes:
@@ -111,6 +112,8 @@ class ModelApi:
 
     def _patch_status(self, patch: Mapping[str, Any], version: str) -> Object:
         obj = self._world.obj
+        if self._world.status_code:
+            raise ApiError(self._world.status_code, "the status is refused", about="model")
         if version != obj["metadata"]["resourceVersion"]:
             raise ApiError(409, "the object has been modified", about="tputrainingjobs")
         metadata = {**obj["metadata"], "resourceVersion": str(int(version) + 1)}

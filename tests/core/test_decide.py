@@ -165,6 +165,17 @@ def test_what_shapes_no_pod_makes_no_attempt() -> None:
     assert world.deleted == []
 
 
+def test_a_suspended_job_says_whether_it_still_has_pods() -> None:
+    """Their chips are taken until the last one has ended."""
+    world = settled(suspend=False)
+    world.obj["spec"]["suspend"] = True
+    world.step()
+    assert "last pods are still ending; set spec.suspend" in world.message("Suspended")
+    world.settle()
+    assert "has no pods; set spec.suspend" in world.message("Suspended")
+    assert not world.objects[POD]
+
+
 def test_a_suspended_job_changes_without_running() -> None:
     """Its next attempt is suspended too, and the time is no teardown."""
     world = training()
@@ -204,23 +215,11 @@ def test_pod_lost_while_the_operator_was_away_costs_its_slice() -> None:
     assert world.deleted == ["Job j-1-slice-0"]
 
 
-def test_silent_coordinator_is_told_after_a_while() -> None:
-    """A coordinator that runs but cannot be read makes the job Degraded, with advice."""
-    world = training()
-    world.silent_since_ms = world.now_ms
-    plan = world.settle()
-    assert plan.requeue_after_s == pytest.approx(60)
-    world.now_ms += 60_000
-    world.settle()
-    assert world.condition("Degraded") == ("True", "CoordinatorUnreachable")
-    world.silent_since_ms = 0
-    world.settle()
-    assert world.condition("Degraded")[0] == "False"
-
-
-def test_slice_that_is_lost_again_and_again_is_replaced_ever_more_slowly() -> None:
-    """Pods that fail at once do not make a hot loop."""
+@pytest.mark.parametrize("status_code", [0, 403])
+def test_slice_that_is_lost_again_and_again_is_replaced_ever_more_slowly(status_code: int) -> None:
+    """Pods that fail at once do not make a hot loop, even if no status can be written."""
     world = settled()
+    world.status_code = status_code
     for _ in range(200):
         for pod in world.objects[POD].values():
             if "slice-1" in pod["metadata"]["name"]:

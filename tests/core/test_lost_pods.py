@@ -28,7 +28,7 @@ def _delete(pod: Object, asked_ms: int) -> None:
 def _bury(world: World, pod: Object) -> None:
     """A pod is gone at once, and its end is remembered."""
     del world.objects[POD][pod["metadata"]["name"]]
-    world.tombstones.append(dataclasses.replace(pod_view(pod), is_gone=True))
+    world.tombstones.append(dataclasses.replace(world.dated(pod_view(pod)), is_gone=True))
 
 
 def _resumed(world: World) -> Object:
@@ -127,9 +127,13 @@ def test_a_pod_that_is_disrupted_in_a_queue_costs_its_slice_at_once() -> None:
     assert world.deleted == ["Job j-1-slice-1"]
 
 
-def test_a_deletion_by_a_clock_that_is_ahead_is_not_waited_for() -> None:
-    """Else its slice would wait for as long as that clock is ahead."""
+@pytest.mark.parametrize("ahead_ms", [-30_000, 3_600_000])
+def test_a_deletion_waits_by_the_operators_own_clock(ahead_ms: int) -> None:
+    """The API server's clock may be ahead or behind: Kueue has as long to show an eviction."""
     world, pod = _evicted(is_gone=False)
-    _delete(pod, world.now_ms + 3_600_000)
+    _delete(pod, world.now_ms + ahead_ms)
+    world.step()
+    assert world.deleted == []
+    world.now_ms += 3_000
     world.step()
     assert world.deleted == ["Job j-1-slice-1"]

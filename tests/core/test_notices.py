@@ -5,12 +5,15 @@ from typing import Any
 import pytest
 
 from tests.core.histories import event, loss
+from tests.core.modelapi import Fault
 from tests.core.stories import told, training
 from tests.core.world import START_MS, World
 from tpujob_agent.notices import Notice
 from tpujob_agent.protocol import Cause, EventKind
 from tpujob_operator.api.base import rfc3339
+from tpujob_operator.core.decide import decide
 from tpujob_operator.core.nodes import NodeView
+from tpujob_operator.core.plan import Tell
 from tpujob_operator.core.snapshot import Told
 
 SPOT = {"cloud.google.com/gke-spot": "true"}
@@ -101,6 +104,19 @@ def test_the_coordinator_is_told_once_and_again_when_it_changes() -> None:
     world.settle()
     assert (world.told.epoch, world.told.notices) == ("f", ())
     assert world.notes.count("HostLeaving") == 2
+
+
+def test_a_coordinator_that_is_too_old_to_listen_is_told_once() -> None:
+    """It will never understand: to tell it with every pass helps nobody."""
+    world = with_node(labels={PLANNED: "1790003600"})
+    tells = 0
+    for _ in range(5):
+        has_status = decide(world.snapshot(), world.now_ms).status is not None
+        plan = world.step(faults={int(has_status): Fault(404)})
+        tells += sum(isinstance(action, Tell) for action in plan.actions)
+        world.now_ms += 5_000
+    assert tells == 1
+    assert [notice.node for notice in world.told.notices] == ["node"]
 
 
 def test_changed_budgets_are_told_to_whoever_counts() -> None:

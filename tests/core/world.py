@@ -69,6 +69,7 @@ class World:
         default_factory=lambda: {JOB_SET: {}, JOB: {}, POD: {}}
     )
     tombstones: list[PodView] = dataclasses.field(default_factory=list)
+    deletions: dict[str, int] = dataclasses.field(default_factory=dict)  # of pods, when seen
     readings: list[TimelineBatch] = dataclasses.field(default_factory=list)
     #: Since when they are silent; 0: their Node object is deleted.
     dead_nodes: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -81,6 +82,7 @@ class World:
     unmade: dict[str, str] = dataclasses.field(default_factory=dict)
     answer: Verdict | None = None  # of a preflight's pod; None: it runs on
     silent_since_ms: int = 0
+    is_unauthorized: bool = False
     unread: str = ""
     history: History = dataclasses.field(default_factory=lambda: History.start(START_MS))
     memory: Memory = dataclasses.field(default_factory=Memory)
@@ -89,6 +91,7 @@ class World:
     notes: list[str] = dataclasses.field(default_factory=list)
     ledger: Mapping[str, Any] | None = None  # in the status, as the operator knows it
     has_refused: bool = False
+    status_code: int = 0  # of the answer to every status; 0: they are taken
     unstored: list[TimelineBatch] = dataclasses.field(default_factory=list)  # folded since
     support: dict[str, Object] = dataclasses.field(default_factory=dict)  # Secrets and Services
     deleted: list[str] = dataclasses.field(default_factory=list)
@@ -115,7 +118,7 @@ class World:
             ),
             jobsets=views(jobset_view, self.objects[JOB_SET].values()),
             jobs=views(job_view, self.objects[JOB].values()),
-            pods=views(pod_view, self.objects[POD].values()),
+            pods=tuple(map(self.dated, views(pod_view, self.objects[POD].values()))),
             tombstones=tuple(self.tombstones),
             unread=self.unread,
             nodes=self.nodes,
@@ -125,6 +128,7 @@ class World:
             refusals=self.refusals,
             unmade=self.unmade,
             silent_since_ms=self.silent_since_ms,
+            is_unauthorized=self.is_unauthorized,
             status_written_ms=self.status_written_ms,
             applied_ms=self.applied_ms,
         )
@@ -155,6 +159,8 @@ class World:
         """What the operator remembers of a pass; as ``Reconciler`` does."""
         if result.is_committed:
             self.history, self.memory = plan.history, plan.memory
+        elif result.status.outcome is Outcome.REFUSED:
+            self.memory = self.memory.despite_refusal(plan.memory)
         if result.status.obj is not None:
             self.ledger = ledger_of(result.status.obj)
         if result.status.outcome is Outcome.WRITTEN:
@@ -192,6 +198,7 @@ class World:
         self._reload()
         self.status_written_ms = self.applied_ms = 0
         self.tombstones.clear()
+        self.deletions.clear()
         self.told = Told()
 
     def _reload(self) -> None:
@@ -210,6 +217,13 @@ class World:
         cursor, last = self.history.cursor, batches[-1]
         return last.epoch == cursor.epoch and last.events[-1].seq <= cursor.seq
 
+    def dated(self, pod: PodView) -> PodView:
+        """A pod that is being deleted says since when the operator knows; as ``Cache`` does."""
+        if not pod.deletion_ends_ms:
+            return pod
+        seen_ms = self.deletions.setdefault(pod.uid, self.now_ms)
+        return dataclasses.replace(pod, deletion_seen_ms=seen_ms)
+
     # ---- the API server
 
     def remove(self, kind: Kind, name: str, uid: str) -> None:
@@ -219,7 +233,7 @@ class World:
             return
         del self.objects[kind][name]
         if kind is POD:
-            tombstone = dataclasses.replace(pod_view(found), is_gone=True)
+            tombstone = dataclasses.replace(self.dated(pod_view(found)), is_gone=True)
             self.tombstones.append(tombstone)
             for job in self.objects[JOB].values():
                 if job["metadata"]["uid"] == tombstone.owner_uid and job.get("status"):
@@ -354,6 +368,7 @@ class World:
         for pod in self.objects[POD].values():
             if pod["spec"].get("nodeName") == "node":
                 pod["metadata"]["deletionTimestamp"] = rfc3339(self.now_ms + 30_000)
+                pod["metadata"]["deletionGracePeriodSeconds"] = 30
                 pod["status"]["conditions"] = [evicted]
 
     def find_no_place(self) -> None:

@@ -42,7 +42,7 @@ def thing(
 def cache() -> tuple[Cache, list[JobKey]]:
     """A cache and the keys it asks to be looked at."""
     changed: list[JobKey] = []
-    return Cache(changed.append), changed
+    return Cache(changed.append, lambda: 1), changed
 
 
 def test_older_versions_are_ignored() -> None:
@@ -285,3 +285,22 @@ def test_a_node_of_a_restored_cluster_is_taken_as_it_is_listed() -> None:
     assert not nodes.put(NODE, tpu_node(100))
     assert nodes.put(NODE, tpu_node(100), listed_at=math.inf)
     assert not nodes.find(["n"])["n"].is_spot
+
+
+def test_a_deletion_is_dated_when_it_is_seen_first() -> None:
+    """Later versions of the pod, and its end, do not begin the time again."""
+    seen_ms = 5
+    store = Cache(lambda _: None, lambda: seen_ms)
+    store.put(JOB, thing(JOB, "a", 1))
+    pod = thing(POD, "a-0", 2, owner="uid-a")
+    store.put(POD, pod)
+    assert store.pods(KEY)[0].deletion_seen_ms == 0
+    pod["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:30Z", "resourceVersion": "3"}
+    pod["metadata"]["deletionGracePeriodSeconds"] = 30
+    for seen_ms in (7, 9):  # noqa: B007 - read by the cache
+        store.put(POD, pod)
+        pod["metadata"]["resourceVersion"] = "4"
+    assert store.pods(KEY)[0].deletion_seen_ms == 7
+    assert store.pods(KEY)[0].grace_ends_ms == 30_007
+    store.remove(POD, pod)
+    assert store.tombstones(KEY)[0].deletion_seen_ms == 7

@@ -23,7 +23,7 @@ from tpujob_operator.core.plan import Tell
 from tpujob_operator.core.snapshot import JobKey, Told
 from tpujob_operator.core.timeline import TimelineBatch
 from tpujob_operator.shell.client import Client
-from tpujob_operator.shell.clock import now_ms
+from tpujob_operator.shell.clock import Clock, wall_ms
 from tpujob_operator.shell.coordinator_client import CoordinatorReaders
 from tpujob_operator.shell.jobstate import JobState
 from tpujob_operator.shell.transport import (
@@ -104,7 +104,9 @@ class Reading:
         self.woken = asyncio.Event()
         self.is_urgent = False
         self.transport = DirectTransport(f"http://127.0.0.1:{port}")
-        self.readers = CoordinatorReaders(self.transport, OPTIONS, lambda _: self.state, self._wake)
+        self.readers = CoordinatorReaders(
+            self.transport, OPTIONS, Clock(), lambda _: self.state, self._wake
+        )
 
     def _wake(self, _key: JobKey, _state: JobState, is_urgent: bool) -> None:
         self.is_urgent = is_urgent
@@ -128,7 +130,7 @@ class Reading:
 def is_signed(verifier: Verifier, request: web.Request) -> bool:
     """Whether a coordinator would take the request."""
     given = request.headers[SIGNATURE_HEADER]
-    problem = verifier.problem(given, request.method, request.path, request.query, now_ms())
+    problem = verifier.problem(given, request.method, request.path, request.query, wall_ms())
     return problem == ""
 
 
@@ -382,7 +384,7 @@ async def test_long_polls_of_very_many_jobs_do_not_wait_for_each_other(
     async with Client(Configuration(host=address)) as client:
         transport = ProxyTransport(client) if is_proxied else DirectTransport(address)
         states = {JobKey("ns", f"j{index}"): state() for index in range(number)}
-        readers = CoordinatorReaders(transport, OPTIONS, states.get, lambda *_: None)
+        readers = CoordinatorReaders(transport, OPTIONS, Clock(), states.get, lambda *_: None)
         for key in states:
             readers.follow(key, "u", KEY_ID, is_wanted=True)
         async with asyncio.timeout(PATIENCE_S):

@@ -14,7 +14,7 @@ from kubernetes.aio.client import Configuration
 
 from tests.operator.test_cache import tpu_node
 from tpujob_operator.core.kinds import NODE
-from tpujob_operator.core.nodes import Pulse, is_mass_outage, take_pulse
+from tpujob_operator.core.nodes import ZONE_LABEL, Pulse, is_mass_outage, take_pulse
 from tpujob_operator.core.views import JobSetView, JobView
 from tpujob_operator.shell.client import Client
 from tpujob_operator.shell.jobevents import JobEvents
@@ -43,7 +43,7 @@ def _workloads(request: web.Request) -> web.Response:
 
 
 @contextlib.asynccontextmanager
-async def client_of(asked: list[str]) -> AsyncIterator[Client]:
+async def client_of(asked: list[str], node: dict[str, Any] | None = None) -> AsyncIterator[Client]:
     """A client of a server that notes what is asked, and knows only nodes that are not Ready."""
 
     async def answer(request: web.Request) -> web.Response:
@@ -54,7 +54,7 @@ async def client_of(asked: list[str]) -> AsyncIterator[Client]:
         if request.path.endswith("/workloads"):
             return _workloads(request)
         is_lease = "/leases/" in request.path
-        return web.json_response(_SILENT if is_lease else tpu_node(1))
+        return web.json_response(_SILENT if is_lease else node or tpu_node(1))
 
     app = web.Application()
     app.router.add_get("/{path:.*}", answer)
@@ -103,7 +103,7 @@ async def test_nobody_is_dead_while_most_are_silent(caplog: pytest.LogCaptureFix
     """What is lost then is the way to the control plane; the log says so, once."""
     is_outage = True
     async with client_of([]) as client:
-        pulses = Pulses(client, lambda: is_outage)
+        pulses = Pulses(client, lambda _: is_outage)
         for second in range(0, 200, 10):
             now_ms = _START_MS + second * 1000
             (pulse,) = (await pulses.take(["n"], now_ms)).values()
@@ -134,9 +134,39 @@ def test_most_nodes_and_more_than_a_few_make_an_outage(
         node["metadata"]["name"] = f"n{number}"
         ready = {"type": "Ready", "status": "Unknown" if number < unready else "True"}
         nodes.put(NODE, node | {"status": {"conditions": [ready]}})
-    assert nodes.is_mass_outage is is_outage
+    assert nodes.is_mass_outage("") is is_outage
     nodes.prune(NODE, None, set(), 9)
-    assert not nodes.is_mass_outage
+    assert not nodes.is_mass_outage("")
+
+
+@pytest.mark.parametrize("unready", [0, 30, 31, 60])
+async def test_a_zone_that_is_cut_off_is_an_outage_of_its_own(unready: int) -> None:
+    """Its 60 nodes are few of a thousand, and none of them is proved dead; others may be."""
+    nodes = NodeCache()
+    for number in range(1_000):
+        node = _in_zone("b" if number < 60 else "a")
+        node["metadata"] |= {"name": f"n{number}", "uid": f"u{number}"}
+        ready = {"type": "Ready", "status": "Unknown" if number < unready else "True"}
+        nodes.put(NODE, node | {"status": {"conditions": [ready]}})
+    assert nodes.is_mass_outage("b") is (unready > 30)
+    assert not nodes.is_mass_outage("a")
+    for zone, is_spared in (("b", unready > 30), ("a", False)):
+        assert await _is_spared(nodes, zone) is is_spared
+
+
+def _in_zone(zone: str) -> dict[str, Any]:
+    node: dict[str, Any] = tpu_node(1)
+    node["metadata"]["labels"][ZONE_LABEL] = zone
+    return node
+
+
+async def _is_spared(nodes: NodeCache, zone: str) -> bool:
+    """Whether a silent node of a zone counts as alive."""
+    async with client_of([], _in_zone(zone)) as client:
+        pulses = Pulses(client, nodes.is_mass_outage)
+        await pulses.take(["n"], _START_MS)
+        (pulse,) = (await pulses.take(["n"], _START_MS + 60_000)).values()
+    return not pulse.proof_of_death(60_000, _START_MS + 60_000)
 
 
 async def test_events_of_a_job_are_read_at_growing_intervals() -> None:

@@ -92,7 +92,7 @@ async def server() -> AsyncIterator[Server]:
 @contextlib.asynccontextmanager
 async def reflected(server: Server, **options: Any) -> AsyncIterator[tuple[Cache, Reflector]]:
     """A cache of Jobs that a reflector feeds."""
-    cache = Cache(lambda _: None)
+    cache = Cache(lambda _: None, lambda: 1)
     configuration = Configuration()
     configuration.host = f"http://127.0.0.1:{server.port}"
     async with Client(configuration) as client:

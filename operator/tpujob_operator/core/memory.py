@@ -83,6 +83,14 @@ class Memory:
         others = (known for known in self.lost_pods if known.slice != pod.slice)
         return dataclasses.replace(self, lost_pods=(*others, pod))
 
+    def despite_refusal(self, decided: Memory) -> Memory:
+        """The memory after the status of a decision was refused, and lost slices replaced anyway.
+
+        Whatever cannot be written down is decided again, but a slice that dies at once must not
+        be replaced without a wait meanwhile.
+        """
+        return dataclasses.replace(self, replacements=decided.replacements)
+
     def of_next_attempt(self, committed_step: int) -> Memory:
         """What is still worth knowing when an attempt makes way for another one."""
         return Memory(

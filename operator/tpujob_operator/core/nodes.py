@@ -27,6 +27,7 @@ MAINTENANCE_NOW_LABEL = "cloud.google.com/perform-maintenance"
 MAINTENANCE_TIME_LABEL = "cloud.google.com/scheduled-maintenance-time"
 #: Ours, for nodes that are kept from all jobs; its value is the end, in seconds since the epoch.
 SUSPECT_TAINT = "tpujob.dev/suspected"
+ZONE_LABEL = "topology.kubernetes.io/zone"
 _SHUTTING_DOWN = "node is shutting down"
 
 
@@ -39,6 +40,7 @@ class NodeView:
     created_ms: int
     pool: str = ""
     shape: Shape = ("", "")
+    zone: str = ""
     is_spot: bool = False
     is_ready: bool = False
     notice: Notice | None = None
@@ -57,6 +59,7 @@ class NodeView:
             created_ms=parse_rfc3339(meta["creationTimestamp"]),
             pool=str(labels.get(NODE_POOL_LABEL, "")),
             shape=(str(labels.get(ACCELERATOR_LABEL, "")), str(labels.get(TOPOLOGY_LABEL, ""))),
+            zone=zone_of(node),
             is_spot=is_spot,
             is_ready=_is_ready(node),
             suspected_until_ms=_suspected_until_ms(node),
@@ -110,9 +113,14 @@ class Pulse:
         return ""
 
 
-#: More than this share of the nodes, and more than so many, are not lost one by one: the node
-#: lifecycle controller stops evictions at 55 % of a zone.
+#: More than this share of the nodes of a zone, or of all, and more than so many, are not lost one
+#: by one: the node lifecycle controller stops evictions at 55 % of a zone.
 _OUTAGE_SHARE, _OUTAGE_NODES = 0.5, 10
+
+
+def zone_of(node: Object) -> str:
+    """The zone that a Node object says it is in; empty: it does not say."""
+    return str((node["metadata"].get("labels") or {}).get(ZONE_LABEL, ""))
 
 
 def is_mass_outage(unready: int, total: int) -> bool:
@@ -136,8 +144,8 @@ def take_pulse(
         lease: its object in kube-node-lease. Without one nothing tells a dead node from a
             kubelet that cannot report, so it counts as alive.
         now_ms: when it was looked at.
-        is_outage: most nodes seem to be gone at once. Their silence is no proof then, and counts
-            from the end of the outage on.
+        is_outage: most nodes, or most of its zone, seem to be gone at once. Their silence is no
+            proof then, and counts from the end of the outage on.
     """
     if node is None:
         return Pulse(exists=False)

@@ -119,6 +119,8 @@ class PodView(View):
     created: str = ""  # as Kubernetes writes it
     node: str = ""  # that it is bound to; empty: none yet
     deletion_asked_ms: int = 0  # when somebody deleted it, to the second; 0: nobody has
+    #: When the operator first saw that, by its own clock: that of the API server may differ.
+    deletion_seen_ms: int = 0
     is_gone: bool = False  # this is how it was last seen
     disruption: str = ""  # why Kubernetes itself ends it, as one word; empty: it does not
     phase: str = ""
@@ -137,6 +139,12 @@ class PodView(View):
     def is_worker(self) -> bool:
         """Whether the pod is a host of a slice."""
         return self.role == ROLE_WORKER
+
+    @property
+    def grace_ends_ms(self) -> int:
+        """When its kubelet should have ended it, counted from when its deletion was seen."""
+        grace_ms = self.deletion_ends_ms - self.deletion_asked_ms
+        return self.deletion_seen_ms + grace_ms
 
     @property
     def is_lost(self) -> bool:

@@ -41,8 +41,10 @@ class _Place(NamedTuple):
 class Cache:
     """Objects by job. Older versions never replace newer ones, so own writes can be put in."""
 
-    def __init__(self, changed: Callable[[JobKey], None]) -> None:
+    def __init__(self, changed: Callable[[JobKey], None], steady_ms: Callable[[], int]) -> None:
+        """``changed`` hears of every job that has changed; ``steady_ms``: see ``clock.Clock``."""
         self._changed = changed
+        self._steady_ms = steady_ms
         self._jobs: dict[JobKey, Object] = {}
         self._families: dict[JobKey, Family] = {}
         self._places: dict[str, _Place] = {}  # of children, by their UID
@@ -139,7 +141,7 @@ class Cache:
         known = table.get(obj["metadata"]["name"])
         if known and not is_news(known.version, version_of(obj), listed_at):
             return False
-        view = VIEW_OF[kind](obj)
+        view = self._dated(VIEW_OF[kind](obj), known)
         if known and known.uid != view.uid:
             self._forget(known, known.version)
         if known and known.uid == view.uid and known.is_doomed:
@@ -156,7 +158,18 @@ class Cache:
             self._remove_job(obj, version_of(obj))
             return
         if obj["metadata"]["uid"] in self._places:
-            self._forget(VIEW_OF[kind](obj), version_of(obj))
+            place = self._places[obj["metadata"]["uid"]]
+            known = self._families[place.key].objects[kind].get(place.name)
+            self._forget(self._dated(VIEW_OF[kind](obj), known), version_of(obj))
+
+    def _dated(self, view: View, known: View | None) -> View:
+        """A view of a pod that is being deleted says since when that is known."""
+        if not isinstance(view, PodView) or not view.deletion_ends_ms:
+            return view
+        seen_ms = self._steady_ms()
+        if isinstance(known, PodView) and known.uid == view.uid:
+            seen_ms = known.deletion_seen_ms or seen_ms
+        return dataclasses.replace(view, deletion_seen_ms=seen_ms)
 
     def _remove_job(self, obj: Object, version: float) -> None:
         key = JobKey(obj["metadata"]["namespace"], obj["metadata"]["name"])

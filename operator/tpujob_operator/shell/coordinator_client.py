@@ -15,7 +15,7 @@ from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.plan import Tell
 from tpujob_operator.core.snapshot import JobKey
 from tpujob_operator.core.timeline import TimelineBatch, batch_of
-from tpujob_operator.shell.clock import now_ms
+from tpujob_operator.shell.clock import Clock
 from tpujob_operator.shell.jobstate import JobState
 from tpujob_operator.shell.transport import (
     Call,
@@ -56,12 +56,14 @@ class CoordinatorReaders:
         self,
         transport: Transport,
         options: ManifestOptions,
+        clock: Clock,
         find: Callable[[JobKey], JobState | None],
         wake: Callable[[JobKey, JobState, bool], None],
     ) -> None:
         """``wake`` asks for a pass: at once, or when the status may be written again."""
         self._transport = transport
         self._options = options
+        self._clock = clock
         self._find = find
         self._wake = wake
         self._readers: dict[JobKey, _Reader] = {}
@@ -172,7 +174,7 @@ class CoordinatorReaders:
     def _note_silence(self, key: JobKey, state: JobState, error: Exception) -> None:
         is_unauthorized = isinstance(error, UnreachableError) and error.is_unauthorized
         if not state.silent_since_ms or state.is_unauthorized != is_unauthorized:
-            state.silent_since_ms = state.silent_since_ms or now_ms()
+            state.silent_since_ms = state.silent_since_ms or self._clock.steady_ms()
             state.is_unauthorized = is_unauthorized
             state.silent_why = (str(error) or repr(error))[:_MOST_WORDS]
             self._wake(key, state, True)
@@ -202,4 +204,6 @@ class CoordinatorReaders:
         service = names.coordinator_service(key.name, state.uid)
         call = Call(service, TIMELINE_PATH, token, wait_s + 10, query=query)
         answer = await self._transport.send(key, call)
-        return batch_of(answer.body, cursor.seq, now_ms()), answer.size
+        now = self._clock.now()
+        # What is told would be lost as of the future if only the wall clock, set back, decided.
+        return batch_of(answer.body, cursor.seq, max(now.wall_ms, now.steady_ms)), answer.size

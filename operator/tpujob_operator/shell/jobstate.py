@@ -45,7 +45,11 @@ class Refusal(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class JobState:
-    """Memory of one incarnation of a job; all of it can be rebuilt from ``status.ledger``."""
+    """Memory of one incarnation of a job; all of it can be rebuilt from ``status.ledger``.
+
+    The times beside history and memory are steady ones, which mean nothing to another process;
+    see ``clock.Clock``.
+    """
 
     uid: str
     history: History
@@ -69,7 +73,7 @@ class JobState:
     silent_since_ms: int = 0
     silent_why: str = ""
     is_unauthorized: bool = False  # the silent coordinator does not take the operator's token
-    #: up to when the history is known to be complete; 0: no coordinator was read
+    #: up to when the history is known to be complete, by the coordinator; 0: none was read
     known_until_ms: int = 0
     looked_ms: int = 0  # when the newest pass began
     #: how far into the timeline the history is written down
@@ -140,12 +144,12 @@ class JobState:
             if not refusal.is_over(self.uid, children)
         }
 
-    def words_of_refusals(self, now_ms: int) -> tuple[str, ...]:
+    def words_of_refusals(self, steady_ms: int) -> tuple[str, ...]:
         """What is refused at present, for people."""
         return tuple(
             refusal.words
             for refusal in self.refusals.values()
-            if now_ms - refusal.at_ms < REFUSAL_KEPT_MS
+            if steady_ms - refusal.at_ms < REFUSAL_KEPT_MS
         )
 
     def committed(self, history: History, memory: Memory) -> None:

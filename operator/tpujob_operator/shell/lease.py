@@ -14,7 +14,7 @@ from tpujob_operator.core.election import LeaseTiming, Sighting, held, manifest,
 from tpujob_operator.core.kinds import LEASE
 from tpujob_operator.settings import Settings
 from tpujob_operator.shell.client import ApiError, Client
-from tpujob_operator.shell.clock import now_ms
+from tpujob_operator.shell.clock import wall_ms
 
 _log = logging.getLogger(__name__)
 #: A replica that waits looks this often, so that it acts soon after a release.
@@ -184,7 +184,7 @@ class LeaseElection:
         """Leave the Lease to the next one, if this candidate still is the leader."""
         if not self.is_leader:
             return
-        body = released(self._lease, now_ms())
+        body = released(self._lease, wall_ms())
         self._renewed_at = -math.inf
         try:
             await self._send("update", body, _RELEASE_TIMEOUT_S)
@@ -209,7 +209,7 @@ class LeaseElection:
         verb = "update" if lease else "create"
         body = lease or manifest(self._namespace, self._name)
         try:
-            body = held(body, self._identity, self._timing, now_ms())
+            body = held(body, self._identity, self._timing, wall_ms())
             self._lease = await self._send(verb, body, self._timeout_s)
         except ApiError as error:
             if error.is_conflict or (error.is_not_found and verb == "update"):

@@ -22,7 +22,8 @@ class NodeCache:
         self._nodes: dict[str, tuple[int, NodeView]] = {}
         self._gone: dict[str, NodeView] = {}  # oldest first
         self._shapes: collections.Counter[Shape] = collections.Counter()
-        self._unready = 0
+        self._known: collections.Counter[str] = collections.Counter()  # by zone
+        self._unready: collections.Counter[str] = collections.Counter()
 
     def find(self, names: Iterable[str]) -> dict[str, NodeView]:
         """Those of these nodes that are known, or were."""
@@ -38,13 +39,15 @@ class NodeCache:
         """Of the slices whose nodes there are."""
         return frozenset(self._shapes)
 
-    @property
-    def is_mass_outage(self) -> bool:
-        """Whether most nodes are not Ready at once."""
-        return is_mass_outage(self._unready, len(self._nodes))
+    def is_mass_outage(self, zone: str) -> bool:
+        """Whether most nodes of this zone, or of all zones, are not Ready at once."""
+        return is_mass_outage(self._unready[zone], self._known[zone]) or is_mass_outage(
+            self._unready.total(), self._known.total()
+        )
 
     def _count(self, view: NodeView, change: int) -> None:
-        self._unready += 0 if view.is_ready else change
+        self._known[view.zone] += change
+        self._unready[view.zone] += 0 if view.is_ready else change
         self._shapes[view.shape] += change
         if not self._shapes[view.shape]:
             del self._shapes[view.shape]

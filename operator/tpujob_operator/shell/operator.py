@@ -20,7 +20,7 @@ from tpujob_operator.core.snapshot import JobKey, Snapshot
 from tpujob_operator.settings import Settings
 from tpujob_operator.shell.cache import Cache
 from tpujob_operator.shell.client import Client, is_in_cluster, load_configuration
-from tpujob_operator.shell.clock import now_ms
+from tpujob_operator.shell.clock import Clock
 from tpujob_operator.shell.coordinator_client import CoordinatorReaders
 from tpujob_operator.shell.executor import Executor
 from tpujob_operator.shell.informer import Informer
@@ -68,8 +68,9 @@ class Operator:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._clock = Clock()
         self._queue: KeyedQueue[JobKey] = KeyedQueue()
-        self._cache = Cache(self._changed)
+        self._cache = Cache(self._changed, self._clock.steady_ms)
         self._nodes = NodeCache()
         self._states: dict[JobKey, JobState] = {}
         self._metrics = OperatorMetrics()
@@ -200,6 +201,7 @@ class Operator:
         readers = CoordinatorReaders(
             transport,
             options,
+            self._clock,
             self._states.get,
             self._wake,
         )
@@ -215,7 +217,8 @@ class Operator:
         if is_urgent:
             self._queue.add(key)
         elif not state.failures:  # or else the next try is due already
-            wait_ms = state.looked_ms + status_interval_ms(len(self._states)) - now_ms()
+            passed_ms = self._clock.steady_ms() - state.looked_ms
+            wait_ms = status_interval_ms(len(self._states)) - passed_ms
             self._queue.add_after(key, wait_ms / 1000)
 
     def _transport(self, client: Client, *, in_cluster: bool) -> DirectTransport | ProxyTransport:
@@ -265,7 +268,7 @@ class Operator:
             executor=Executor(client, self._cache, socket.gethostname(), tell),
             jobset_kind=JobSetKind(client),
             nodes=self._nodes,
-            pulses=Pulses(client, lambda: self._nodes.is_mass_outage),
+            pulses=Pulses(client, self._nodes.is_mass_outage),
             job_events=JobEvents(client),
             node_loss_ms=round(settings.node_loss_s * 1000),
             options=options,
@@ -273,6 +276,7 @@ class Operator:
             progress=self._progress,
             quota=Workloads(client).wait_of,
             served=served,
+            clock=self._clock,
         )
 
         def follow(key: JobKey, snapshot: Snapshot | None, plan: Plan | None) -> None:
@@ -327,7 +331,7 @@ class Operator:
             yield JobSample(
                 key=key,
                 history=state.history,
-                at_ms=state.known_until_ms or now_ms(),
+                at_ms=state.known_until_ms or self._clock.now().wall_ms,
                 spec=obj.get("spec", {}),
                 status=obj.get("status") or {},
             )

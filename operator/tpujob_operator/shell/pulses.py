@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from tpujob_operator.core.kinds import LEASE, NODE, NODE_LEASE_NAMESPACE
-from tpujob_operator.core.nodes import Pulse, take_pulse
+from tpujob_operator.core.nodes import Pulse, take_pulse, zone_of
 from tpujob_operator.shell.client import ApiError, Client
 
 _log = logging.getLogger(__name__)
@@ -24,17 +24,23 @@ _DOUBT_MS = 60_000
 class Pulses:
     """Remembers what was found, because only silence over some time is a proof."""
 
-    def __init__(self, client: Client, is_mass_outage: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, client: Client, is_mass_outage: Callable[[str], bool] = lambda _: False
+    ) -> None:
+        """``is_mass_outage``: whether most nodes of a zone, or of all, are not Ready."""
         self._client = client
         self._is_mass_outage = is_mass_outage
-        self._was_outage = False
+        self._outages: set[str] = set()  # zones
         self._found: dict[str, tuple[int, Pulse]] = {}
         self._tried: dict[str, int] = {}  # when each was looked at last, with success or without
         self._asked: dict[str, int] = {}  # when somebody asked about it last
         self._turn = asyncio.Semaphore(_MOST_AT_ONCE)
 
     async def take(self, names: Iterable[str], now_ms: int) -> Mapping[str, Pulse]:
-        """The pulses of these nodes, but for those that could not, or may not yet, be looked at."""
+        """The pulses of these nodes, but for those that could not, or may not yet, be looked at.
+
+        ``now_ms`` and the times of pulses are steady ones; see ``clock.Clock``.
+        """
         wanted = set(names)
         self._note(wanted, now_ms)
         await asyncio.gather(*(self._look(name, now_ms) for name in self._due(wanted, now_ms)))
@@ -67,18 +73,20 @@ class Pulses:
                 _log.warning("node %s cannot be looked at: %s", name, error.message)
                 return
         before = self._found[name][1] if name in self._found else None
-        pulse = take_pulse(before, node, lease, now_ms, is_outage=self._outage())
+        is_outage = node is not None and self._is_outage(zone_of(node))
+        pulse = take_pulse(before, node, lease, now_ms, is_outage=is_outage)
         self._found[name] = (now_ms, pulse)
 
-    def _outage(self) -> bool:
-        """Whether most nodes are not Ready; its beginning and end are logged."""
-        is_outage = self._is_mass_outage()
-        if is_outage and not self._was_outage:
+    def _is_outage(self, zone: str) -> bool:
+        """Whether most nodes of a zone are not Ready; its beginning and end are logged."""
+        is_outage, where = self._is_mass_outage(zone), f" (zone {zone}, or all)" if zone else ""
+        if is_outage and zone not in self._outages:
             _log.warning(
-                "most TPU nodes are not Ready at once: none of them is taken for dead until that "
-                "is over. Look at the network between nodes and control plane"
-            )
-        if self._was_outage and not is_outage:
-            _log.warning("most TPU nodes are Ready again")
-        self._was_outage = is_outage
+                "most TPU nodes are not Ready at once%s: none of them is taken for dead until that "
+                "is over. Look at the network between nodes and control plane", where,
+            )  # fmt: skip
+            self._outages.add(zone)
+        if zone in self._outages and not is_outage:
+            _log.warning("most TPU nodes are Ready again%s", where)
+            self._outages.discard(zone)
         return is_outage

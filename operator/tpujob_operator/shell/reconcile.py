@@ -14,7 +14,7 @@ from tpujob_operator.core.decide import decide
 from tpujob_operator.core.incidents import Incidents
 from tpujob_operator.core.manifests.options import ManifestOptions
 from tpujob_operator.core.nodes import Pulse
-from tpujob_operator.core.plan import Patch, Plan
+from tpujob_operator.core.plan import Delete, Patch, Plan
 from tpujob_operator.core.policies import dead_nodes, unmade
 from tpujob_operator.core.policies.objects import REPAIR_INTERVAL_MS
 from tpujob_operator.core.quota import Wait
@@ -26,7 +26,7 @@ from tpujob_operator.core.snapshot import (
 from tpujob_operator.core.views import JobSetView, PodView
 from tpujob_operator.shell.cache import Cache, Object
 from tpujob_operator.shell.client import ApiError
-from tpujob_operator.shell.clock import now_ms
+from tpujob_operator.shell.clock import Clock, Moment
 from tpujob_operator.shell.executor import Executor, Result
 from tpujob_operator.shell.jobevents import JobEvents
 from tpujob_operator.shell.jobsetkind import JobSetKind
@@ -75,7 +75,9 @@ class Reconciler:
         progress: Progress,
         quota: Callable[[JobSetView], Awaitable[Wait]],
         served: ServedSchema,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._cache = cache
         self._queue = queue
         self._executor = executor
@@ -132,7 +134,7 @@ class Reconciler:
             return
         try:
             name = type(error).__name__
-            await self._executor.statuses.report_failure(obj, name, now_ms())
+            await self._executor.statuses.report_failure(obj, name, self._clock.now().wall_ms)
         except ApiError as refusal:
             _log.warning("%s: its failure cannot be reported: %s", key, refusal.message)
 
@@ -156,21 +158,24 @@ class Reconciler:
             return await self._decide(key, obj, state)
 
     async def _decide(self, key: JobKey, obj: Object, state: JobState) -> str:
-        at_ms = state.looked_ms = now_ms()
+        at = self._clock.now()
+        state.looked_ms = at.steady_ms
         has_jobset = await self._jobset_kind.is_served()
-        pods = self._cache.pods(key)
+        pods = _all_on_wall(self._cache.pods(key), at)
         state.see(pods)
         if state.refusals:  # seldom, and a job may have thousands of pods
             state.see_children((*self._cache.jobsets(key), *self._cache.jobs(key), *pods))
         suspicious = self._suspicious(pods, state.history.incidents)
-        pulses = await self._pulses_for(pods, suspicious, at_ms)
-        snapshot = self._snapshot(key, obj, state, pods, pulses, at_ms=at_ms, has_jobset=has_jobset)
-        snapshot = await self._with_words(snapshot, at_ms)
-        plan = decide(snapshot, at_ms)
-        result = await self._executor.execute(snapshot, plan, at_ms)
+        pulses = await self._pulses_for(pods, suspicious, at)
+        snapshot = self._snapshot(key, obj, state, pods, pulses, at=at, has_jobset=has_jobset)
+        snapshot = await self._with_words(snapshot, at.wall_ms)
+        plan = decide(snapshot, at.wall_ms)
+        result = await self._executor.execute(snapshot, plan, at.wall_ms)
         if result.is_committed:
             state.committed(plan.history, plan.memory)
-        self._settle(key, state, plan, result, at_ms)
+        elif result.status.outcome is Outcome.REFUSED:
+            state.memory = state.memory.despite_refusal(plan.memory)
+        self._settle(key, state, plan, result, at.steady_ms)
         for watcher in self.watchers:
             watcher(key, snapshot, plan)
         if result.error is not None:
@@ -229,7 +234,9 @@ class Reconciler:
         if state is None or state.uid != uid:
             state = self.states[key] = JobState.of(obj)
             # An attempt that runs has its Secret and Service: spread the looks after a restart.
-            state.applied_ms = now_ms() - zlib.crc32(uid.encode()) % REPAIR_INTERVAL_MS
+            state.applied_ms = (
+                self._clock.steady_ms() - zlib.crc32(uid.encode()) % REPAIR_INTERVAL_MS
+            )
         elif state.ledger != ledger_of(obj):
             _log.info("%s: its status is not what this operator knows; it is read again", key)
             state = self.states[key] = state.reloaded(obj)
@@ -245,23 +252,36 @@ class Reconciler:
 
     async def _clear_remains(self, key: JobKey) -> None:
         """Pods of a job that is gone stay on dead nodes like those of any other."""
-        at_ms, pods = now_ms(), self._cache.pods(key)
+        at = self._clock.now()
+        pods = _all_on_wall(self._cache.pods(key), at)
         suspicious = self._suspicious(pods, Incidents())
-        pulses = await self._pulses_for(pods, suspicious, at_ms)
-        for deletion in dead_nodes.deletions_of_dead(pods, pulses, self._node_loss_ms, at_ms):
-            await self._executor.act(key, deletion)
-        delay_s = dead_nodes.next_look_s(pods, suspicious, at_ms)
+        pulses = await self._pulses_for(pods, suspicious, at)
+        dead = dead_nodes.deletions_of_dead(pods, pulses, self._node_loss_ms, at.wall_ms)
+        refusals = [await self._refusal(key, deletion) for deletion in dead]
+        delay_s = dead_nodes.next_look_s(pods, suspicious, at.wall_ms)
         if delay_s is not None:
             self._queue.add_after(key, delay_s)
+        for refusal in filter(None, refusals):
+            raise refusal
+
+    async def _refusal(self, key: JobKey, deletion: Delete) -> ApiError | None:
+        """Delete one object; why that was refused, if it was: the next one has its turn."""
+        try:
+            await self._executor.act(key, deletion)
+        except ApiError as error:
+            return error
+        return None
 
     def _suspicious(self, pods: Iterable[PodView], incidents: Incidents) -> frozenset[str]:
         nodes = self._nodes.find({pod.node for pod in pods})
         return dead_nodes.suspicious(nodes, incidents)
 
     async def _pulses_for(
-        self, pods: Iterable[PodView], suspicious: frozenset[str], at_ms: int
+        self, pods: Iterable[PodView], suspicious: frozenset[str], at: Moment
     ) -> Mapping[str, Pulse]:
-        return await self._pulses.take(dead_nodes.nodes_in_doubt(pods, suspicious, at_ms), at_ms)
+        in_doubt = dead_nodes.nodes_in_doubt(pods, suspicious, at.wall_ms)
+        pulses = await self._pulses.take(in_doubt, at.steady_ms)
+        return {name: _on_wall(pulse, at) for name, pulse in pulses.items()}
 
     def touch_node(self, name: str) -> None:
         """Something has changed about a node: look soon at the jobs that have to do with it."""
@@ -283,7 +303,7 @@ class Reconciler:
         pods: tuple[PodView, ...],
         pulses: Mapping[str, Pulse],
         *,
-        at_ms: int,
+        at: Moment,
         has_jobset: bool,
     ) -> Snapshot:
         job, error = _parse(obj)
@@ -304,23 +324,38 @@ class Reconciler:
             jobsets=self._cache.jobsets(key),
             jobs=self._cache.jobs(key),
             pods=pods,
-            tombstones=self._cache.tombstones(key),
+            tombstones=_all_on_wall(self._cache.tombstones(key), at),
             unread=state.unread,
             pulses=pulses,
             nodes=self._nodes.find(nodes_of(state, pods)),
             told=state.told,
-            refusals=state.words_of_refusals(at_ms),
-            silent_since_ms=state.silent_since_ms,
+            refusals=state.words_of_refusals(at.steady_ms),
+            silent_since_ms=at.on_wall(state.silent_since_ms),
             silent_why=state.silent_why,
             is_unauthorized=state.is_unauthorized,
-            status_written_ms=state.status_written_ms,
-            applied_ms=state.applied_ms,
+            status_written_ms=at.on_wall(state.status_written_ms),
+            applied_ms=at.on_wall(state.applied_ms),
         )
 
 
 def status_interval_ms(jobs: int) -> int:
     """How often numbers that change with every step are written to the status of each job."""
     return max(_STATUS_INTERVAL_MS, _STATUS_INTERVAL_PER_JOB_MS * jobs)
+
+
+def _on_wall(pulse: Pulse, at: Moment) -> Pulse:
+    """A pulse whose silence is counted by the clock of decisions."""
+    return dataclasses.replace(pulse, silent_since_ms=at.on_wall(pulse.silent_since_ms))
+
+
+def _all_on_wall(pods: Iterable[PodView], at: Moment) -> tuple[PodView, ...]:
+    """Pods whose deletions are dated by the clock of decisions."""
+    return tuple(
+        dataclasses.replace(pod, deletion_seen_ms=at.on_wall(pod.deletion_seen_ms))
+        if pod.deletion_seen_ms
+        else pod
+        for pod in pods
+    )
 
 
 def nodes_of(state: JobState, pods: Iterable[PodView]) -> set[str]:

@@ -11,7 +11,7 @@ from tpujob_operator.core.kinds import NODE, Ref
 from tpujob_operator.core.nodes import SUSPECT_TAINT
 from tpujob_operator.core.snapshot import JobKey
 from tpujob_operator.shell.client import ApiError, Client
-from tpujob_operator.shell.clock import now_ms
+from tpujob_operator.shell.clock import wall_ms
 from tpujob_operator.shell.jobstate import JobState
 from tpujob_operator.shell.nodecache import NodeCache
 
@@ -31,7 +31,7 @@ class Tainter:
     async def run(self, *, is_on: bool) -> None:
         """Look at the suspects for ever; if not ``is_on``, only free what is tainted."""
         while True:
-            await (self.step(now_ms()) if is_on else self.free())
+            await (self.step(wall_ms()) if is_on else self.free())
             await asyncio.sleep(_PERIOD_S)
 
     async def step(self, at_ms: int) -> None:

@@ -16,7 +16,7 @@ from tpujob_agent.protocol import HTTP_PORT
 from tpujob_operator.core.kinds import SERVICE
 from tpujob_operator.core.snapshot import JobKey
 from tpujob_operator.shell.client import Client
-from tpujob_operator.shell.clock import now_ms
+from tpujob_operator.shell.clock import wall_ms
 
 #: Bytes of one answer; a thousand events of the usual kind are about half a megabyte.
 ANSWER_BYTES = 4 * 1024 * 1024
@@ -64,7 +64,7 @@ class Call:
         """The signature, for one sending of the request."""
         method = "GET" if self.body is None else "PUT"
         signature = signing.sign(
-            self.token, method, self.path, now_ms(), query=self.query, body=self.body
+            self.token, method, self.path, wall_ms(), query=self.query, body=self.body
         )
         return {signing.SIGNATURE_HEADER: signature}
 

@@ -101,7 +101,7 @@ def _noted(situation: Situation, uids: Collection[str]) -> Memory | None:
 def _proof(pod: PodView, pulse: Pulse | None, limit_ms: int, now_ms: int) -> str:
     if pulse is None:
         return ""
-    if not pulse.exists and now_ms < pod.deletion_ends_ms:
+    if not pulse.exists and now_ms < pod.grace_ends_ms:
         return ""  # a node that is being removed may still run it to its end
     return pulse.proof_of_death(limit_ms, now_ms)
 
@@ -117,7 +117,7 @@ def _wait_s(pod: PodView, suspicious: Collection[str], now_ms: int) -> float | N
         return _LOOK_S
     if not _is_leaving(pod):
         return None
-    return (pod.deletion_ends_ms - now_ms) / 1000
+    return (pod.grace_ends_ms - now_ms) / 1000
 
 
 def _is_in_doubt(pod: PodView, suspicious: Collection[str], now_ms: int) -> bool:
@@ -128,7 +128,7 @@ def _is_in_doubt(pod: PodView, suspicious: Collection[str], now_ms: int) -> bool
 def _is_overdue(pod: PodView, now_ms: int) -> bool:
     if not _is_leaving(pod):
         return False
-    return now_ms >= pod.deletion_ends_ms or pod.disruption == _EVICTED
+    return now_ms >= pod.grace_ends_ms or pod.disruption == _EVICTED
 
 
 def _is_leaving(pod: PodView) -> bool:

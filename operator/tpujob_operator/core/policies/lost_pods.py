@@ -9,7 +9,7 @@ import dataclasses
 from tpujob_agent.protocol import Cause
 from tpujob_operator.api import reasons
 from tpujob_operator.core.incidents import Incident, Rung
-from tpujob_operator.core.memory import CALM_MS, LostPod, Replacements
+from tpujob_operator.core.memory import CALM_MS, LostPod, Replacements, remaining_ms
 from tpujob_operator.core.observations import Fact, FactKind
 from tpujob_operator.core.plan import Delete, Note
 from tpujob_operator.core.situation import NOTHING, Outcome, Situation
@@ -111,19 +111,16 @@ def _gone(situation: Situation, job: JobView) -> list[PodView]:
 def _may_be_eviction_ms(situation: Situation, job: JobView) -> int:
     """For how long Kueue may yet turn out to have deleted what a Job has lost; 0: it has not.
 
-    Kueue evicts by a suspension. The watch of pods may be ahead of those of JobSets and Jobs. The
-    deletion's time is of another clock: one that is ahead of ours by more than this is not waited
-    for.
+    Kueue evicts by a suspension. The watch of pods may be ahead of those of JobSets and Jobs.
     """
     if not situation.job.spec.queue:
         return 0
     lost = [pod for pod in situation.snapshot.pods_since_start(job) if pod.is_lost]
     if any(pod.disruption or not pod.is_deleting for pod in lost):
         return 0
-    asked = [pod.deletion_asked_ms for pod in lost]
-    asked += [stone.deletion_asked_ms for stone in _gone(situation, job)]
-    wait_ms = max(asked, default=0) + _EVICTION_SHOWS_MS - situation.now_ms
-    return wait_ms if 0 < wait_ms <= _EVICTION_SHOWS_MS else 0
+    seen = [pod.deletion_seen_ms for pod in (*lost, *_gone(situation, job))]
+    shown_ms = max(seen, default=0) + _EVICTION_SHOWS_MS
+    return remaining_ms(shown_ms, situation.now_ms, _EVICTION_SHOWS_MS)
 
 
 def _replace(situation: Situation, job: JobView, lost: str) -> Outcome:
