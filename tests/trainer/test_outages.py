@@ -123,6 +123,45 @@ def test_error_of_a_reader_is_no_damage(
         assert saver.restore(None).step == NEWER
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.usefixtures("impatient")
+def test_step_of_another_user_is_told_with_what_to_do(rig: Rig) -> None:
+    """The directory can be written, and a step in it cannot be read."""
+    with closing(rig.saver()) as saver:
+        saver.restore(None)
+        (rig.checkpoints / str(NEWER)).chmod(0)
+        said = r"step 9 .*EACCES.* let user id 65534 read all of its files"
+        with _as_nobody(), pytest.raises(CheckpointUnavailableError, match=said):
+            saver._checkpoints.restore(NEWER)
+        assert _steps(rig.checkpoints) == BOTH
+
+
+#: Runs the rest as a root that permissions hold for, as for any other user.
+_WITHOUT_OVERRIDE = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
+_READ_ONLY = (
+    *("unshare", "--mount", "--propagation", "private", "sh", "-c"),
+    'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" || exit 99; exec "$@"',
+)
+
+
+@needs_mount
+@pytest.mark.parametrize("why", ["Permission denied", "Read-only file system"])
+def test_directory_that_refuses_writes_is_told_before_the_start(
+    rig: Rig, launcher: Launcher, why: str
+) -> None:
+    """With steps in it: exit code 1, which is the user's, what to do, and nothing is changed."""
+    prefix: tuple[str, ...] = (*_READ_ONLY, str(rig.checkpoints))
+    if why == "Permission denied":
+        rig.checkpoints.chmod(0o500)
+        prefix = _WITHOUT_OVERRIDE
+    trainer = launcher.start(small_config(), devices=2, prefix=prefix)[0]
+    assert trainer.wait() == 1, trainer.output()
+    said = f"not writable by user id {os.geteuid()} ({why}): mount it writable for this user"
+    assert said in trainer.output()
+    rig.checkpoints.chmod(0o700)
+    assert _steps(rig.checkpoints) == BOTH
+
+
 @pytest.mark.usefixtures("impatient")
 def test_lack_of_device_memory_is_no_damage(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mesh that the state does not fit: JAX's own RESOURCE_EXHAUSTED."""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,7 +20,7 @@ from etils import epath
 
 from tests.trainer.buckets import Service
 from tests.trainer.victims import Rig
-from tests.trainer.worlds import Launcher, kill, small_config, wait_until
+from tests.trainer.worlds import PATIENCE_S, ROOT, Launcher, kill, small_config, wait_until
 from tpujob_agent.protocol import ExitCode
 from tpujob_checkpoint import buckets, checkpoint, claims, storage
 from tpujob_checkpoint.errors import CheckpointUnavailableError, CheckpointUnusableError
@@ -168,6 +172,86 @@ def test_save_that_fails_for_good_ends_the_run_in_words(
         gcs.start()
     with closing(rig.saver()) as saver:
         assert saver.restore(None).step == 4
+
+
+class _Unavailable(http.server.BaseHTTPRequestHandler):
+    """Answers every request with 503."""
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.send_response(http.HTTPStatus.SERVICE_UNAVAILABLE)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 - http.server's names
+
+    def log_message(self, *_: object) -> None:
+        """Nothing to say."""
+
+
+def test_service_that_answers_503_costs_no_step(
+    gcs: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it is asked: restore and save end as an outage, nothing is put aside."""
+    rig = Rig(tmp_path, 2, gcs.url)
+    with closing(rig.saver()) as saver:
+        for step in (4, 9):
+            rig.save(saver, step, local=False)
+    monkeypatch.setattr(buckets, "RETRIES", 0)
+    buckets.open_store.cache_clear()
+    with closing(rig.saver()) as saver:
+        assert saver.restore(None).step == 9
+        gcs.kill()
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", gcs.port), _Unavailable)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            for _ in range(3):
+                with pytest.raises(CheckpointUnavailableError, match="step 9 cannot be read"):
+                    saver._checkpoints.restore(9)
+                with pytest.raises(CheckpointUnavailableError, match="run cannot be read"):
+                    saver.restore(None)
+            with pytest.raises(CheckpointUnavailableError, match="step 14 could not be written"):
+                rig.save(saver, 14, local=False)
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+        gcs.start()
+    assert gcs.committed() == [4, 9]
+    assert not [name for name in gcs.names() if "." in name and name != claims.FILE]
+    with closing(rig.saver()) as saver:
+        restored = saver.restore(None)
+        assert restored.step == 9
+        assert rig.is_state_of(9, restored.state)
+
+
+_ASKS_ONCE = """
+from tpujob_checkpoint import buckets
+import tensorstore as ts
+store = ts.KvStore.open(buckets.kvstore_spec("gs://bucket/run/", retries=0)).result()
+try:
+    store.read("a").result()
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_service_that_never_answers_is_away(tmp_path: Path) -> None:
+    """It accepts connections and sends no byte: TensorStore by itself would wait for ever."""
+    assert os.environ["TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS"] == str(buckets.SILENCE_S)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        service = Service("gs", tmp_path)
+        service.port = silent.getsockname()[1]
+        own = {"TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "1", "PYTHONPATH": str(ROOT / "trainer")}
+        command = [sys.executable, "-c", _ASKS_ONCE]
+        env = os.environ | service.env | own
+        done = subprocess.run(
+            command, env=env, check=True, capture_output=True, text=True, timeout=PATIENCE_S
+        )
+    assert "Operation too slow" in done.stdout
 
 
 def test_missing_bucket_is_told_before_the_start(service: Service) -> None:

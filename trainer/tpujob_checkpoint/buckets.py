@@ -24,6 +24,11 @@ from tpujob_checkpoint.storage import COMMITTED
 RETRIES = 12
 #: Before a run starts, for half a minute.
 PROBES = 5
+#: A request whose service sends and takes no byte for so long has failed. TensorStore itself would
+#: wait for ever; it reads these variables when it makes its first request.
+SILENCE_S = 60
+os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS", str(SILENCE_S))
+os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES", "1")
 #: Objects copied at a time, each of which is in memory meanwhile.
 _COPIES = 4
 

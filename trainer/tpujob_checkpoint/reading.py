@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import re
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -35,6 +37,8 @@ from tpujob_checkpoint.trees import DIGEST, STATE, fingerprint, leaf_names
 #: Pauses between tries to read what is out of reach, half a minute in all. Whoever starts the
 #: process again has longer ones.
 PAUSES_S: Sequence[float] = (1.0, 2.0, 4.0, 8.0, 16.0)
+#: Of a file that another user wrote: somebody has to change its owner or mode.
+_NO_RIGHT = re.compile(r"\b(?:EACCES|EPERM): ")
 
 
 class Read(NamedTuple):
@@ -91,10 +95,12 @@ class Reader:
         raise AssertionError
 
     def _unavailable(self, step: int, verdict: Verdict) -> CheckpointUnavailableError:
+        advice = "see that every host reaches the storage and has memory for the state"
+        if _NO_RIGHT.search(str(verdict)):
+            advice = f"let user id {os.geteuid()} read all of its files (securityContext.fsGroup)"
         return CheckpointUnavailableError(
             f"checkpoint of step {step} cannot be read from {self._directory}: {verdict}. It stays "
-            "where it is, and the next start reads it again: see that every host reaches the "
-            "storage and has memory for the state"
+            f"where it is, and the next start reads it again: {advice}"
         )
 
     def _try(self, key: str, step: int) -> tuple[Read, Verdict]:
