@@ -18,21 +18,22 @@ from tests.operator.rig import OPERATOR_KEY, Jobs, running
 from tpujob_agent.protocol import CoordinatorConfig, Env
 from tpujob_operator.core.kinds import JOB_SET, SECRET
 
-#: Steps of 20 ms with a checkpoint every fifth; goes on where the last checkpoint was, and waits
-#: at step 30 until the test lets it pass.
-_PROGRAM = """
+#: Steps of 20 ms with checkpoints, which the next run resumes from; it waits at step 30 until there
+#: is a gate. Arguments: the file that is saved, the gate, steps, steps between two checkpoints.
+PROGRAM = """
 import pathlib, sys, time, tpujob
-saved = pathlib.Path(sys.argv[1])
+saved, gate = map(pathlib.Path, sys.argv[1:3])
+last, every = map(int, sys.argv[3:])
 first = int(saved.read_text()) if saved.exists() else 0
 tpujob.phase("restore")
 tpujob.restored(first)
 tpujob.phase("train")
-for step in range(first + 1, 61):
+for step in range(first + 1, last + 1):
     time.sleep(0.02)
-    while step == 30 and not pathlib.Path(sys.argv[2]).exists():
+    while step == 30 and not gate.exists():
         time.sleep(0.01)
     tpujob.step(step, loss=1.0 / step, tokens=8)
-    if step % 5 == 0:
+    if step % every == 0:
         saved.write_text(str(step))
         tpujob.committed(step)
 """
@@ -73,7 +74,7 @@ class Pods:
     def start_agent(self, slice_index: int) -> None:
         """Start an agent, or start it anew."""
         saved = self.rig.folder / f"saved-{slice_index}"
-        command = [sys.executable, "-c", _PROGRAM, str(saved), str(self.gate)]
+        command = [sys.executable, "-c", PROGRAM, str(saved), str(self.gate), "60", "5"]
         # The operator believes in no node but that of the pod.
         env = {Env.POD_NAME: self._pod(slice_index), Env.HANG_MIN_S: "3600"}
         self.rig.start_agent(slice_index, 0, command, env=env)

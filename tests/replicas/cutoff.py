@@ -17,7 +17,7 @@ import pytest
 
 from localcluster.kubeapi import Object
 from tests.conftest import make_namespace
-from tests.operator.pods import Pods
+from tests.operator.pods import PROGRAM, Pods
 from tests.operator.rig import OPERATOR_KEY, Jobs, running
 from tests.replicas.duo import Replica, two_replicas
 from tests.replicas.record import takeovers, trespasses
@@ -32,21 +32,6 @@ _CONVERGED_S = 30.0
 _GROWN_MB = 20.0
 _SLICES = 2
 _STEPS = 1_000_000
-#: Steps of 20 ms with a checkpoint every fiftieth.
-_PROGRAM = """
-import pathlib, sys, time, tpujob
-saved = pathlib.Path(sys.argv[1])
-first = int(saved.read_text()) if saved.exists() else 0
-tpujob.phase("restore")
-tpujob.restored(first)
-tpujob.phase("train")
-for step in range(first + 1, 1_000_000):
-    time.sleep(0.02)
-    tpujob.step(step, loss=1.0 / step, tokens=8)
-    if step % 50 == 0:
-        saved.write_text(str(step))
-        tpujob.committed(step)
-"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -132,7 +117,9 @@ def _start_agent(pods: Pods, index: int, found: list[Object]) -> None:
     name = next(name for name in names if name.startswith(f"j-1-slice-{index}-"))
     saved = pods.rig.folder / f"saved-{index}"
     env = {Env.POD_NAME: name, Env.HANG_MIN_S: "3600"}
-    pods.rig.start_agent(index, 0, [sys.executable, "-c", _PROGRAM, str(saved)], env=env)
+    # A gate that is there, and a checkpoint every second.
+    arguments = [str(saved), str(saved.parent), str(_STEPS), "50"]
+    pods.rig.start_agent(index, 0, [sys.executable, "-c", PROGRAM, *arguments], env=env)
 
 
 def _be_away(pair: tuple[Replica, Replica], jobs: Jobs, pods: Pods, cut_s: float) -> None:
