@@ -1,6 +1,7 @@
 """``make sweep``: every plan of every life, compared with lives without faults.
 
-Exits with 1 if anything differs. Each difference names its plan; ``--only`` plays it again.
+Exits with 1 if anything differs or could not be played. Each difference names its plan; ``--only``
+plays it again.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ def main(argv: list[str] | None = None) -> int:
         shutil.rmtree(options.out, ignore_errors=True)
     options.out.mkdir(parents=True, exist_ok=True)
     with _stage(options) as stage, results.open("a") as sink:
-        for life in options.life:
-            _sweep(stage, life, options, sink)
-    return _report([Result(**json.loads(line)) for line in results.read_text().splitlines()])
+        unplayed = [plan for life in options.life for plan in _sweep(stage, life, options, sink)]
+    found = [Result(**json.loads(line)) for line in results.read_text().splitlines()]
+    return _report(found, unplayed)
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
@@ -77,7 +78,8 @@ def _stage(options: argparse.Namespace) -> Iterator[Theatre]:
         yield made
 
 
-def _sweep(stage: Theatre, life: str, options: argparse.Namespace, sink: object) -> None:
+def _sweep(stage: Theatre, life: str, options: argparse.Namespace, sink: object) -> list[str]:
+    """Play the plans of a life; the names of those that could not be played."""
     played = [stage.play(life, None, None) for _ in range(options.references)]
     reference = Reference([outcome for outcome, _ in played])
     _say(f"{life}: {len(played)} lives without faults, {played[-1][0].seconds:.1f} s")
@@ -86,18 +88,21 @@ def _sweep(stage: Theatre, life: str, options: argparse.Namespace, sink: object)
     plans = _chosen(plans_for(life, played[-1][1]), options)
     if options.list:
         print("\n".join(plan.id for plan in plans))
-        return
+        return []
+    unplayed: list[str] = []
     _say(f"{life}: {len(plans)} plans")
     with concurrent.futures.ThreadPoolExecutor(options.parallel) as pool:
         futures = {pool.submit(_play, stage, reference, plan): plan for plan in plans}
         for number, future in enumerate(concurrent.futures.as_completed(futures), start=1):
             error = future.exception()
             if error is not None:  # of the test itself; --resume plays it again
-                _say(f"{number}/{len(plans)} not played: {futures[future].id}: {error!r}")
+                unplayed.append(futures[future].id)
+                _say(f"{number}/{len(plans)} not played: {unplayed[-1]}: {error!r}")
                 continue
             result = future.result()
             print(json.dumps(dataclasses.asdict(result)), file=sink, flush=True)  # type: ignore[call-overload]
             _tell(result, f"{number}/{len(plans)}")
+    return unplayed
 
 
 def _chosen(plans: Sequence[Plan], options: argparse.Namespace) -> list[Plan]:
@@ -129,7 +134,7 @@ def _tell(result: Result, number: str) -> None:
         _say(f"      {line}")
 
 
-def _report(results: Sequence[Result]) -> int:
+def _report(results: Sequence[Result], unplayed: Sequence[str]) -> int:
     differing = [result for result in results if result.differences]
     missed = sum(1 for result in results if not result.is_hit)
     print(f"\n{len(results)} plans, {len(differing)} differ, {missed} did not reach their fault")
@@ -138,7 +143,9 @@ def _report(results: Sequence[Result]) -> int:
         for line in result.differences:
             print(f"      {line}")
     print("\n".join(table([result.plan for result in results], [r.plan for r in differing])))
-    return 1 if differing else 0
+    if unplayed:
+        print(f"{len(unplayed)} could not be played: make sweep SWEEP_ARGS='--resume' plays them")
+    return 1 if differing or unplayed else 0
 
 
 def table(played: Sequence[str], differing: Sequence[str]) -> list[str]:
