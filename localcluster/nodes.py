@@ -14,7 +14,7 @@ from localcluster.processes import Processes, carries, kill_and_wait
 from localcluster.template import Image, load, read_record, write_record
 
 _REGISTER_S = 240.0
-_INIT_S = 10.0
+_INIT_S = 60.0
 IMAGE_RECORD = "images.json"
 NODE_PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr", "kubelet", "kube-proxy")
 

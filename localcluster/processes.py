@@ -17,9 +17,9 @@ from localcluster.kubeapi import wait_for
 from localcluster.layout import Layout
 
 _PACKAGES = Path(__file__).parent.parent
-_START_S = 10.0
-_END_S = 20.0
-_REQUEST_S = 10.0
+_START_S = 60.0
+_END_S = 60.0
+_REQUEST_S = 60.0
 TOOL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LOG_TAIL_LINES = 12
 
