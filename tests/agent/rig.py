@@ -160,6 +160,8 @@ class Rig:
             Env.POD_IP: "127.0.0.1",
             Env.NODE_NAME: f"node{slice_index}{host}",
             "TPUJOB_THREAD_GUARD": "1",
+            # On a busy machine a save takes longer than the usual 30 s.
+            Env.GRACE_S: "100",
             Env.RUN_DIR: str(self.run_dir(slice_index, host)),
             **(env or {}),
         }
