@@ -62,6 +62,19 @@ async def test_one_leads_until_it_releases(client: Client, namespace: str) -> No
     assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("b", 2)
 
 
+async def test_renewal_without_an_answer_does_not_keep_the_lease(
+    client: Client, namespace: str
+) -> None:
+    """The end cuts off a renewal that the API server makes all the same."""
+    only = _candidate(client, namespace, "a", _LONG)
+    await only.acquire()
+    stored = await _lease(client, namespace)
+    stored["spec"]["renewTime"] = "2026-01-01T00:00:00.000000Z"
+    await client.request("update", LEASE.path(namespace, "operator"), body=stored)
+    await only.release()
+    assert not (await _lease(client, namespace))["spec"].get("holderIdentity")
+
+
 async def test_silent_leader_is_followed_and_learns_of_it(client: Client, namespace: str) -> None:
     """Without renewals the fence closes before another one leads; the old one then ends."""
     first, second = (_candidate(client, namespace, name, _SHORT) for name in "ab")

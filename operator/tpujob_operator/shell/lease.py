@@ -173,7 +173,7 @@ class LeaseElection:
         if await self._write(self._lease):
             return
         lease = await self._read()
-        holder = ((lease or {}).get("spec") or {}).get("holderIdentity")
+        holder = _holder(lease or {})
         if lease is not None and holder != self._identity:
             self._renewed_at = -math.inf
             raise LostLeaseError(f"{holder or 'nobody'} holds Lease {self._where} now")
@@ -184,13 +184,26 @@ class LeaseElection:
         """Leave the Lease to the next one, if this candidate still is the leader."""
         if not self.is_leader:
             return
-        body = released(self._lease, wall_ms())
         self._renewed_at = -math.inf
         try:
-            await self._send("update", body, _RELEASE_TIMEOUT_S)
+            if not await self._give_up(self._lease):
+                # The last renewal was cut off by the end, and the API server has made it.
+                lease = await self._read() or {}
+                if _holder(lease) == self._identity:
+                    await self._give_up(lease)
             _log.info("released Lease %s", self._where)
         except ApiError as error:
             _log.warning("Lease %s was not released: %s", self._where, error.message)
+
+    async def _give_up(self, lease: dict[str, Any]) -> bool:
+        """Release the Lease; no: it is not as it was seen any more."""
+        try:
+            await self._send("update", released(lease, wall_ms()), _RELEASE_TIMEOUT_S)
+        except ApiError as error:
+            if error.is_conflict:
+                return False
+            raise
+        return True
 
     async def _read(self) -> dict[str, Any] | None:
         path = LEASE.path(self._namespace, self._name)
@@ -245,3 +258,7 @@ class LeaseElection:
                 self._where,
                 error.message,
             )
+
+
+def _holder(lease: dict[str, Any]) -> str:
+    return str((lease.get("spec") or {}).get("holderIdentity") or "")
