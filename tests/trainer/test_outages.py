@@ -8,6 +8,7 @@ import errno
 import os
 import resource
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -342,7 +343,8 @@ def test_fault_of_one_host_costs_no_checkpoint(
     codes = [trainer.wait() for trainer in world]
     told = world[0].output()
     assert codes[0] == ExitCode.STORAGE_UNAVAILABLE, told
-    assert codes[1] in {ExitCode.STORAGE_UNAVAILABLE, ExitCode.PEER_LOST}, world[1].output()
+    lost = {ExitCode.PEER_LOST, -signal.SIGABRT}  # JAX ends a process whose leader has gone
+    assert codes[1] in {ExitCode.STORAGE_UNAVAILABLE, *lost}, world[1].output()
     assert why in told, told
     assert "process 1" in told
     assert _steps(launcher.checkpoints) == BOTH
