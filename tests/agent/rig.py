@@ -26,6 +26,8 @@ from tpujob_agent.trainer import record_path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "0123456789abcdef"
+#: On a busy machine a save takes longer than the usual 30 s.
+GRACE_S = 100
 NO_LIMITS = {"userError": -1, "process": -1, "infrastructure": -1, "noProgress": -1}
 
 
@@ -160,8 +162,7 @@ class Rig:
             Env.POD_IP: "127.0.0.1",
             Env.NODE_NAME: f"node{slice_index}{host}",
             "TPUJOB_THREAD_GUARD": "1",
-            # On a busy machine a save takes longer than the usual 30 s.
-            Env.GRACE_S: "100",
+            Env.GRACE_S: str(GRACE_S),
             Env.RUN_DIR: str(self.run_dir(slice_index, host)),
             **(env or {}),
         }

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.rig import Rig, rig
+from tests.agent.rig import GRACE_S, Rig, rig
 from tests.waiting import wait_until
 from tpujob_agent import protocol
 from tpujob_agent.protocol import EventKind
@@ -139,7 +139,7 @@ def test_sigterm_is_told_and_never_looks_like_success(world: Rig) -> None:
     """A pod that is deleted says so, exits 143, and its successor rejoins."""
     world.agents[1, 1].kill(signal.SIGTERM)
     assert world.agents[1, 1].wait() == 143
-    world.wait_event(EventKind.DRAINING, slice=1, host=1, graceMs=30_000)
+    world.wait_event(EventKind.DRAINING, slice=1, host=1, graceMs=GRACE_S * 1000)
     world.wait_event(EventKind.LOSS, cause="preemption", slice=1, host=1)
     world.wait_event(EventKind.MEMBER_LEFT, slice=1, host=1)
     world.start_agent(1, 1, command(world), env={protocol.Env.POD_NAME: "another-pod"})
@@ -162,14 +162,16 @@ def test_a_frozen_agent_is_a_lost_node_and_comes_back(world: Rig) -> None:
 def test_the_timeline_is_read_from_a_cursor(quiet: Rig) -> None:
     """Events come once, in order, as they happen; another epoch starts from the first one."""
     first = quiet.get(protocol.TIMELINE_PATH)
-    assert [event["seq"] for event in first["events"]] == list(range(1, first["last"] + 1))
-    cursor = f"epoch={first['epoch']}&after={first['last']}"
+    # The world may have trained for so long that its first events are forgotten.
+    seqs = [event["seq"] for event in first["events"]]
+    assert seqs == list(range(seqs[0], seqs[0] + len(seqs)))
+    cursor = f"epoch={first['epoch']}&after={seqs[-1]}"
     more = quiet.get(f"{protocol.TIMELINE_PATH}?{cursor}&wait_s=30")
-    assert more["events"][0]["seq"] == first["last"] + 1
+    assert more["events"][0]["seq"] == seqs[-1] + 1
     assert more["events"][0]["atMs"] >= first["events"][-1]["atMs"]
     assert more["nowMs"] >= more["events"][-1]["atMs"]
     other = quiet.get(f"{protocol.TIMELINE_PATH}?epoch=other&after=1000000")
-    assert other["events"][0]["seq"] == 1
+    assert seqs[0] <= other["events"][0]["seq"] <= more["events"][0]["seq"]
 
 
 def test_state_losses_metrics_and_health(quiet: Rig) -> None:
