@@ -15,11 +15,12 @@ from tpujob_tpu.catalogue import SliceShape
 MAX_BYTES = MAX_HOSTS * 16 * 1024
 #: Who lists pods reads hundreds of them at once.
 MAX_POD_BYTES = 256 * 1024
-_TOO_DEEP = "spec: more than 64 levels of lists and objects lie in each other; at most 64 are read"
-
-
 #: What lies deeper is no field of Kubernetes; Python's own parsers stop at about 1,000 levels.
 MAX_LEVELS = 64
+_TOO_DEEP = (
+    f"spec: more than {MAX_LEVELS} levels of lists and objects lie in each other; at most "
+    f"{MAX_LEVELS} are read"
+)
 
 
 def depth_problems(spec: Any) -> list[str]:

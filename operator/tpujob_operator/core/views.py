@@ -147,6 +147,11 @@ class PodView(View):
         return self.deletion_seen_ms + grace_ms
 
     @property
+    def is_alive(self) -> bool:
+        """Whether its containers run, or may yet."""
+        return self.phase in ("Pending", "Running")
+
+    @property
     def is_lost(self) -> bool:
         """Whether the pod will not come back: deleted, evicted, or failed as a whole."""
         return self.is_deleting or self.phase == "Failed"

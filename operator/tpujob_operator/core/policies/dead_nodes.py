@@ -24,7 +24,6 @@ from tpujob_operator.core.views import PodView
 _LOOK_S = 2.0
 #: Evicted because its node is not ready: nobody is there to end it within the grace period.
 _EVICTED = "DeletionByTaintManager"
-_ALIVE = ("Pending", "Running")
 #: Causes of losses after which the node may be gone.
 _LOST = TAKEN_AWAY | {Cause.NODE}
 
@@ -121,7 +120,7 @@ def _wait_s(pod: PodView, suspicious: Collection[str], now_ms: int) -> float | N
 
 
 def _is_in_doubt(pod: PodView, suspicious: Collection[str], now_ms: int) -> bool:
-    is_at_stake = pod.node in suspicious and pod.phase in _ALIVE
+    is_at_stake = pod.node in suspicious and pod.is_alive
     return is_at_stake or _is_overdue(pod, now_ms)
 
 

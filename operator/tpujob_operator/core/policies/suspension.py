@@ -12,8 +12,6 @@ from tpujob_operator.core.observations import FactKind
 from tpujob_operator.core.plan import Delete, Note, Patch
 from tpujob_operator.core.situation import NOTHING, Outcome, Situation, Verdict, fact
 
-_ALIVE = ("Pending", "Running")
-
 
 def follow_suspend(situation: Situation) -> Outcome:
     """Carry ``spec.suspend`` over to the JobSet, and account for the time."""
@@ -59,7 +57,7 @@ def _resumed(situation: Situation, actions: tuple[Patch, ...]) -> Outcome:
 
 def _suspended(situation: Situation, actions: tuple[Patch, ...]) -> Outcome:
     step = situation.history.progress.committed_step
-    is_ending = any(pod.phase in _ALIVE for pod in situation.snapshot.pods)
+    is_ending = any(pod.is_alive for pod in situation.snapshot.pods)
     pods = "The job's last pods are still ending" if is_ending else "The job has no pods"
     then = f"to go on from step {step}" if step else "to start it"
     message = f"{pods}; set spec.suspend to false {then}."
