@@ -2,13 +2,14 @@
 
 import asyncio
 import gzip
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any, Self
 
 import pytest
 from aiohttp import web
 from kubernetes.aio.client import Configuration
 
+from tests.operator.played import Server
 from tests.waiting import PATIENCE_S
 from tpujob_agent.notices import Notice
 from tpujob_agent.protocol import TELL_PATH, TIMELINE_PATH, Cause, EventKind
@@ -53,31 +54,6 @@ def told(epoch: str, *seqs: int, kind: EventKind = EventKind.MEMBERS_COMPLETE) -
     data = {"step": 1, "generation": 1, "firstStep": 1, "lastStep": 1, "endedAtMs": 1000}
     events = [{"seq": n, "atMs": 1000 + n, "kind": kind.value, "data": data} for n in seqs]
     return {"epoch": epoch, "events": events, "last": max(seqs, default=0), "nowMs": 2000}
-
-
-class Server:
-    """A coordinator that answers as it is told, one answer per request, then waits."""
-
-    def __init__(self) -> None:
-        self.answers: asyncio.Queue[Any] = asyncio.Queue()
-        self.requests: asyncio.Queue[web.Request] = asyncio.Queue()
-        self.bodies: list[Any] = []
-        self.streams: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None
-        self.port = 0
-
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer one request."""
-        if request.can_read_body:
-            self.bodies.append(await request.json())
-        self.requests.put_nowait(request)
-        if self.streams:
-            return await self.streams(request)
-        answer = await self.answers.get()
-        if isinstance(answer, int):
-            return web.Response(status=answer)
-        if isinstance(answer, web.StreamResponse):
-            return answer
-        return web.json_response(answer)
 
 
 @pytest.fixture

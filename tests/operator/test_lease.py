@@ -39,6 +39,13 @@ async def _lease(client: Client, namespace: str) -> dict[str, Any]:
     return lease
 
 
+async def _renew_unanswered(client: Client, namespace: str) -> None:
+    """What a renewal leaves behind whose answer the holder has not got."""
+    stored = await _lease(client, namespace)
+    stored["spec"]["renewTime"] = "2026-01-01T00:00:00.000000Z"
+    await client.request("update", LEASE.path(namespace, "operator"), body=stored)
+
+
 async def _is_renewed(client: Client, namespace: str, version: str) -> bool:
     return bool((await _lease(client, namespace))["metadata"]["resourceVersion"] != version)
 
@@ -68,9 +75,7 @@ async def test_renewal_without_an_answer_does_not_keep_the_lease(
     """The end cuts off a renewal that the API server makes all the same."""
     only = _candidate(client, namespace, "a", _LONG)
     await only.acquire()
-    stored = await _lease(client, namespace)
-    stored["spec"]["renewTime"] = "2026-01-01T00:00:00.000000Z"
-    await client.request("update", LEASE.path(namespace, "operator"), body=stored)
+    await _renew_unanswered(client, namespace)
     await only.release()
     assert not (await _lease(client, namespace))["spec"].get("holderIdentity")
 
@@ -126,9 +131,7 @@ async def test_renewal_without_an_answer_is_found_again(client: Client, namespac
     """The renewal happened, its answer was lost: the leader finds its own name, and leads on."""
     only = _candidate(client, namespace, "a", _LONG)
     await only.acquire()
-    stored = await _lease(client, namespace)
-    stored["spec"]["renewTime"] = "2026-01-01T00:00:00.000000Z"
-    await client.request("update", LEASE.path(namespace, "operator"), body=stored)
+    await _renew_unanswered(client, namespace)
     version = (await _lease(client, namespace))["metadata"]["resourceVersion"]
     async with _kept(only):
         await until(lambda: _is_renewed(client, namespace, version), "a renewal")
